@@ -1,1 +1,1 @@
-"""Guests of the engine: what it brings, how fast it will be. Nothing else imports them."""
+"""Studies of training: planning, sweeps, populations, scaling and scores. Nothing imports them."""

@@ -1,4 +1,4 @@
-"""Figures over runs: groups, and means with their errors."""
+"""Aggregates metrics over runs: groups, and means with standard errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """The rows by a key, in the order in which keys appear."""
+    """Group rows by a key, in order of the keys' first appearance."""
     found: dict[Any, list[T]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
@@ -24,7 +24,9 @@ def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
 def over_known(
     rows: Iterable[Row], name: str, figure: Callable[[list[float]], float]
 ) -> float | None:
-    """A figure, as the mean, of a column's values that are known; None if none is."""
+    """Aggregate the non-missing values of a column, by default their mean; None if there are
+    none.
+    """
     known = [row[name] for row in rows if row.get(name) is not None]
     return figure(known) if known else None
 
@@ -41,7 +43,9 @@ def mean_se(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def means(rows: Sequence[Row], names: Iterable[str]) -> dict[str, Any]:
-    """``name`` and ``name_se`` of each column over the rows that have it; None if none has."""
+    """Return ``name`` and ``name_se`` of each column over the rows that have it; None if none
+    has.
+    """
     found: dict[str, Any] = {}
     for name in names:
         found[name] = over_known(rows, name, statistics.fmean)
@@ -50,7 +54,7 @@ def means(rows: Sequence[Row], names: Iterable[str]) -> dict[str, Any]:
 
 
 def plus_minus(row: Row, name: str, digits: int = 1) -> str:
-    """``12.3 ± 0.4`` of what :func:`means` found; a dash where there is nothing."""
+    """Format a result of :func:`means` as ``12.3 ± 0.4``; a dash without values."""
     mean, se = row.get(name), row.get(f"{name}_se")
     if mean is None:
         return "–"

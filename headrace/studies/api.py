@@ -67,7 +67,7 @@ def sweep(
 
 
 def _drawn(name: str, values: Any) -> str:
-    """What a setting is drawn from as text, as in ``choice:1,2,4``.
+    """Return the text form of a sampled setting, as in ``choice:1,2,4``.
 
     Raises:
         ConfigError: it is neither text nor a collection of JSON values.

@@ -1,4 +1,4 @@
-"""Measured runs in sessions of their own, which end with the process that started them.
+"""Runs measurements in separate sessions that end with the process that started them.
 
 The one who starts a child holds a pipe to a shell beside it. The kernel closes the pipe when he is
 gone, however he ended, and the shell then kills the child's whole session.
@@ -21,19 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_SHOWN_CHARACTERS = 3000  # of the output of what failed
-_LOOK_S = 0.25  # between two looks at what runs
+_SHOWN_CHARACTERS = 3000  # length of reported output of a failed process
+_LOOK_S = 0.25  # polling interval
 
 Watch = Callable[[int], None]
 
 
 class ProcessKilled(RuntimeError):
-    """A signal ended a process, as where memory is short: it may do better another time."""
+    """Error of a process ended by a signal, as from lack of memory; a retry may succeed."""
 
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """What is left of a process."""
+    """Result of a process."""
 
     output: Path
     code: int
@@ -41,7 +41,7 @@ class ProcessResult:
     timed_out: bool
 
     def error(self, name: str) -> RuntimeError:
-        """How it ended, with the end of its output."""
+        """Describe how it ended, with the end of its output."""
         kind = ProcessKilled if self.code < 0 and not self.timed_out else RuntimeError
         late = f"took longer than {self.wall_s:.0f} s"
         how = late if self.timed_out else f"ended with code {self.code}"
@@ -51,7 +51,7 @@ class ProcessResult:
 
 
 class Children:
-    """Runs one after the other or in several threads, and can end them all."""
+    """Runs child processes one after the other or in several threads, and can end them all."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -66,7 +66,7 @@ class Children:
         watch: Watch | None = None,
         within: Sequence[str] = (),
     ) -> Any:
-        """What a function of a module returns for a request, in a Python process of its own.
+        """Call a function of a module in a separate Python process and return its result.
 
         Args:
             request: JSON, like what is returned.
@@ -148,7 +148,7 @@ class Children:
         return ProcessResult(output, process.returncode, time.monotonic() - start, timed_out)
 
     def end(self) -> None:
-        """Kill what runs, with all that it has started; nothing starts any more."""
+        """Kill all running processes with their children; no process starts any more."""
         with self._lock:
             self._ended = True
             for process in self._running:
@@ -156,7 +156,7 @@ class Children:
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float, watch: Watch | None) -> bool:
-    """Whether it ended within so long."""
+    """Wait for a process, and return whether it ended in time."""
     end = time.monotonic() + timeout_s
     while (left_s := end - time.monotonic()) > 0:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -174,7 +174,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _ends_with_starter(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """In which a shell kills a process's session once this process is gone; see the module."""
+    """Return a command whose shell kills a process's session once this process has ended."""
     shell = subprocess.Popen(
         ["/bin/sh", "-c", 'cat >/dev/null; kill -9 "-$0"', str(process.pid)],
         stdin=subprocess.PIPE,
@@ -193,7 +193,7 @@ def _ends_with_starter(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _main() -> None:
-    """Call the function that the first line of the standard input names."""
+    """Call the function named by the first line of standard input."""
     todo = json.loads(sys.stdin.buffer.readline())
     sys.path[:] = todo["path"]
     function = getattr(importlib.import_module(todo["module"]), todo["function"])

@@ -1,4 +1,4 @@
-"""What runs are compared by: returns, or scores between a random player and a reference."""
+"""Fitness of runs: returns, or scores relative to a random and a reference player."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.studies.scores import references
 
 
 def suite_of(config: Config, given: str | None) -> Suite | None:
-    """What the scores of a run's environment, or of its tasks, are normalised by.
+    """Return the suite that normalises the scores of a run's environment or tasks.
 
     Args:
         given: a suite, or a file of ``headrace references``; None: the 57 games of Atari.
@@ -37,7 +37,7 @@ def suite_of(config: Config, given: str | None) -> Suite | None:
 
 
 def fitness(suite: Suite | None, mean: float, tasks: Mapping[str, float]) -> float:
-    """What a run is compared by: of several tasks the mean capped normalised score.
+    """Return a run's fitness: for several tasks the mean capped normalised score.
 
     Args:
         mean: its return, which counts without a suite. tasks: the return of each environment, also

@@ -1,4 +1,4 @@
-"""Flags of a study, with those of a run beside them: ``COMMAND [ALGORITHM] [--recipe NAME] …``."""
+"""Parses the flags of a study together with those of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own: Any) -> T:
-    """A study's settings, ``kind``, among them a run's as ``config``.
+    """Parse a study's settings, ``kind``, including a run's as ``config``.
 
     Args:
         default: what the flags modify, unless they name an algorithm or a recipe.
@@ -55,11 +55,11 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own:
 
 
 def check_made(config: Config) -> None:
-    """Raise ConfigError where the environment of a study's runs, or a task of theirs, can't be."""
+    """Raise ConfigError unless the environments of a study's runs can be made."""
     known = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     probe(*known, looks_for_stacks=False)
 
 
 def named(config: Config) -> str:
-    """The environment of a study's runs, or their tasks."""
+    """Return the name of the environment of a study's runs, or of their tasks."""
     return ", ".join(map(env_name, config.tasks or (config.env,)))

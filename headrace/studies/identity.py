@@ -1,4 +1,4 @@
-"""What a folder of many runs is of, which who goes on with it has to share; one at a time."""
+"""Identity of a study's folder: settings that all of its processes must share, and a lock."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headrace.rundir.config_file import from_json
 from headrace.rundir.json_values import plain
 from headrace.rundir.lock import Lock, LockHeld
 
-_LOOK_S = 0.01  # between two tries to be alone
+_LOOK_S = 0.01  # polling interval of the lock
 _OTHERS = {"config.json": "a run", "sweep.json": "a sweep", "population.json": "a population"}
 
 
 @contextlib.contextmanager
 def alone(folder: Path, timeout_s: float = 120.0) -> Iterator[None]:
-    """Nobody else, in any thread or process, is inside for the same folder.
+    """Hold the exclusive lock of a folder against all other threads and processes.
 
     Raises:
         CheckpointError: others were inside for so long, the last of whom is named; or the file
@@ -44,7 +44,7 @@ def alone(folder: Path, timeout_s: float = 120.0) -> Iterator[None]:
 
 
 def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
-    """Write the settings down where nobody has, or compare them with those that are there.
+    """Write the settings into a new folder, or compare them with those of an existing one.
 
     Args:
         what: the folder holds, with its article.
@@ -80,7 +80,9 @@ def _elsewhere() -> str:
 
 
 def _settled(values: Any) -> Any:
-    """Settings that were written down, also by older versions, with what was left to the run."""
+    """Return settings as stored, including those of older versions, with automatic sizes left
+    out.
+    """
     try:
         config = from_json(values["config"]).settled.to_json()
     except (HeadraceError, KeyError, TypeError):  # they are compared as they are
@@ -89,7 +91,7 @@ def _settled(values: Any) -> Any:
 
 
 def _flat(values: Any, path: str = "") -> dict[str, Any]:
-    """By name: settings by their own, the algorithm as ``algo``, drawn ones as ``sample.NAME``."""
+    """Flatten settings by name: the algorithm as ``algo``, sampled ones as ``sample.NAME``."""
     if not isinstance(values, dict):
         return {path: values}
     found: dict[str, Any] = {}

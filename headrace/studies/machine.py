@@ -1,4 +1,4 @@
-"""What every study says of the machine and of itself, and how it prints and saves its tables."""
+"""Machine description, and console and CSV output shared by all studies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGES = ("Python", "torch", "gymnasium", "envpool", "stable-baselines3", "nu
 
 
 def machine() -> str:
-    """One line: processor, cores, memory, and the versions that matter."""
+    """Describe processor, cores, memory and relevant versions in one line."""
     found, known = described(), versions()
     parts = [f"{found['cores']} cores ({found['processor']})", found.get("memory", "")]
     parts += [f"{name} {known[name]}" for name in _PACKAGES if name in known]
@@ -25,7 +25,7 @@ def machine() -> str:
 
 
 def wide_console() -> Console:
-    """Standard output, wide enough for the tables also where it isn't a terminal."""
+    """Return a console on standard output that is wide enough for tables without a terminal."""
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 140
@@ -58,14 +58,14 @@ def show(
 
 
 def markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table, a column per key of the first row."""
+    """Format a Markdown table, with a column per key of the first row."""
     names = list(rows[0])
     lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows with a header of all their keys, in order of appearance."""
+    """Write rows with a header of all their keys, in order of appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)

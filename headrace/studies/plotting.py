@@ -1,4 +1,4 @@
-"""Pictures of studies: their frame, and curves with a band."""
+"""Plots of studies: figures, and curves with a confidence band."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Series = Mapping[str, Sequence[Curve]]  # by the name in the legend: one curve p
 def picture(
     path: Path, title: str, size: tuple[float, float], **panels: Any
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    """A figure and its panels, an array of axes; saved as a PNG when the block ends.
+    """Create a figure and its panels, an array of axes; saved as a PNG when the block ends.
 
     Args:
         panels: of ``Figure.subplots``: nrows, ncols, sharey; one panel without them.
@@ -36,7 +36,7 @@ def picture(
 def curves(
     panel: Axes, series: Series, *, runs: bool = False, dashed: Collection[str] = ()
 ) -> None:
-    """The runs' interquartile mean and its interval, which :func:`band` names.
+    """Plot the runs' interquartile mean and its interval, which :func:`band` names.
 
     Args:
         runs: draw each run, too.
@@ -58,7 +58,7 @@ def curves(
 
 
 def _middle(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of ``[runs, points]`` what :func:`band` names; one run has no interval."""
+    """Return the central line and interval of ``[runs, points]``; a single run has no interval."""
     if len(values) > 1 and statistics.are_there():
         return statistics.over_runs(values)
     mean = statistics.middle(values[:, None, :])
@@ -66,7 +66,7 @@ def _middle(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def band() -> str:
-    """What :func:`curves` draws of several runs."""
+    """Describe the band that :func:`curves` plots."""
     interval = " and its 95% interval" if statistics.are_there() else ""
     return f"interquartile mean{interval} over runs"
 
@@ -80,7 +80,7 @@ def draw_curves(
     level: float | None = None,
     **look: Any,
 ) -> None:
-    """Learning curves side by side.
+    """Plot learning curves in adjacent panels.
 
     Args:
         panels: by the label of their x axis.

@@ -1,4 +1,4 @@
-"""A study's run, in a process of its own: it begins, or goes on where it was cut short."""
+"""Runs a study's training in a separate process: starts it, or resumes an interrupted one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.studies.scores.runs import check_ended
 
 
 def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any) -> str | None:
-    """Train a run to its end; why it has none, if what was drawn for it is to blame.
+    """Train a run to its end; return the reason if its sampled settings made that impossible.
 
     Args:
         config: with its run directory. settings: that change where the run goes on.
@@ -51,7 +51,7 @@ def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any)
 
 
 def _names_the_same(config: Config) -> bool:
-    """Whether a run directory names no code but what the study's own command has named here."""
+    """Return whether a run directory refers only to code that the study's command has named."""
     saved = checkpoint.read_config(checkpoint.find(config.run_dir or ""))["config"]
     return _code(saved) == _code(config.to_json())
 

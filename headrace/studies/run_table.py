@@ -1,4 +1,4 @@
-"""What studies of many runs share: a table of runs that survives interruption.
+"""Table of a study's runs that survives interruption.
 
 A study is a list of *cases*: dicts of settings, the seed among them, that name one run each. Its
 runs are the lines of a table, one appended when a run ends. Starting a study again does only the
@@ -30,7 +30,7 @@ Case = Mapping[str, Any]
 
 
 def grid(settings: Case, **axes: Iterable[Any]) -> list[Case]:
-    """All cases of some axes, with the settings that are common to all of them.
+    """Return all combinations of some axes, merged with the common settings.
 
     The last axis is outermost: what is to be noisy alike for all others, the seed, stands there.
     """
@@ -42,13 +42,13 @@ def grid(settings: Case, **axes: Iterable[Any]) -> list[Case]:
 
 
 def fingerprint(values: Any) -> str:
-    """Of settings that JSON can hold."""
+    """Return a fingerprint of JSON settings."""
     text = json.dumps(values, sort_keys=True)
     return "x" + hashlib.sha256(text.encode()).hexdigest()[:8]  # with an x it is no number
 
 
 class Study:
-    """The runs of a study, in a table that is a CSV file.
+    """Runs of a study, stored in a CSV table.
 
     Args:
         folder: made if it is missing.
@@ -83,7 +83,7 @@ class Study:
         self.rows = [dict(zip(header, map(_parsed, line), strict=True)) for line in lines]
 
     def append(self, *rows: Case) -> None:
-        """Add what a finished run came to; it is on the disk when this returns, all or nothing.
+        """Append a finished run to the table; atomic and on disk on return.
 
         Raises:
             ValueError: a column is missing, unknown, or holds a line break.
@@ -108,16 +108,16 @@ class Study:
         return values
 
     def row(self, case: Case) -> dict[str, Any] | None:
-        """The run of a case; None while it has not ended."""
+        """Return the run of a case, or None while it hasn't ended."""
         wanted = [(name, _parsed(value)) for name, value in case.items()]
         return next((r for r in self.rows if all(r[k] == v for k, v in wanted)), None)
 
     def done(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
-        """The runs of the cases that have ended, in the order of the cases."""
+        """Return the finished runs, in the order of the cases."""
         return [row for row in map(self.row, cases) if row is not None]
 
     def missing(self, cases: Sequence[Case]) -> list[Case]:
-        """The cases that have no run yet."""
+        """Return the cases without a run."""
         return [case for case in cases if self.row(case) is None]
 
     def run(
@@ -128,7 +128,7 @@ class Study:
         jobs: int = 1,
         shown: Sequence[str] | None = None,
     ) -> None:
-        """Measure the missing cases and append each as it ends; add to ``failed`` what does not.
+        """Measure missing cases and append each result; add failed cases to ``failed``.
 
         Args:
             measure: gives the results of a case; it runs in a thread of this process, so it
@@ -167,7 +167,7 @@ class Study:
                     bar.advance(task)
 
     def status(self, console: Console, *names: str) -> int:
-        """The exit status of a command: 1 after saying which cases failed, by these columns."""
+        """Return a command's exit status: 1 after printing which cases failed."""
         for case in self.failed:
             name = ", ".join(f"{k.replace('_', ' ')} {case[k]}" for k in names)
             console.print(f"failed, start again to repeat it: {name}", soft_wrap=True)
@@ -175,7 +175,7 @@ class Study:
 
 
 def _parsed(value: Any) -> Any:
-    """A cell as it is compared and calculated with; what was written reads the same."""
+    """Parse a cell so that a written value compares equal."""
     text = "" if value is None else str(value)
     with contextlib.suppress(ValueError):
         return int(text)

@@ -1,4 +1,4 @@
-"""What settings are drawn from: ``learning-rate=loguniform:5e-6,5e-3``."""
+"""Distributions that settings are sampled from: ``learning-rate=loguniform:5e-6,5e-3``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IMPALA = (
 
 @dataclass(frozen=True)
 class Parameter:
-    """A setting, and what its values are drawn from.
+    """A setting and the distribution of its values.
 
     Attributes:
         values: the two ends of a range, both included; or the choices.
@@ -47,16 +47,16 @@ class Parameter:
 
     @property
     def log(self) -> bool:
-        """Whether orders of magnitude are equally likely."""
+        """Return whether values are sampled on a logarithmic scale."""
         return self.kind in ("loguniform", "logint")
 
     @property
     def whole(self) -> bool:
-        """Whether values are whole numbers of a range."""
+        """Return whether values are integers of a range."""
         return self.kind in ("int", "logint")
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """A value."""
+        """Sample a value."""
         if self.kind == "choice":
             return self.values[int(rng.integers(len(self.values)))]
         low, high = self.values
@@ -70,12 +70,12 @@ class Parameter:
 
 
 def seed_of(*numbers: int) -> int:
-    """A seed from 0 to 2**31 - 1, which depends on all of these numbers, none of them negative."""
+    """Return a seed from 0 to 2**31 - 1 that depends on all of these non-negative numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 
 def parse(texts: Sequence[str], config: Config) -> list[Parameter]:
-    """Parameters from their texts; of the same setting, the last one counts.
+    """Parse parameters; for repeated settings, the last one counts.
 
     Args:
         config: whose settings they are.

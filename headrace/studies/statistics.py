@@ -23,7 +23,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and its interval, or a row of them."""
+    """Estimate and its interval, or arrays of them."""
 
     value: Array
     low: Array
@@ -36,32 +36,32 @@ class Estimate:
 
 
 def interquartile(scores: Mapping[str, Array]) -> dict[str, Estimate]:
-    """Means of the middle half of all runs and tasks, by name; for each entry of the last axes."""
+    """Return means of the middle half of all runs and tasks, by name."""
     return _bootstrapped(dict(scores), middle)
 
 
 def middle(values: Array) -> Array:
-    """The mean of the middle half of ``[runs, tasks, …]``: ``[…]``, or ``[1]`` without others."""
+    """Return the mean of the middle half of ``[runs, tasks, …]``: ``[…]``, or ``[1]``."""
     flat = np.sort(values.reshape(-1, *values.shape[2:]), axis=0)
     cut = len(flat) // 4
     return np.atleast_1d(flat[cut : len(flat) - cut].mean(0))
 
 
 def over_runs(values: Array) -> tuple[Array, Array, Array]:
-    """Of ``[runs, points]`` the interquartile mean of the runs, and the ends of its interval."""
+    """Return the interquartile mean over ``[runs, points]``, and the ends of its interval."""
     found = interquartile({"": values[:, None, :]})[""]
     return found.value, found.low, found.high
 
 
 def are_there() -> bool:
-    """Whether rliable is installed."""
+    """Return whether rliable is installed."""
     return importlib.util.find_spec("rliable") is not None
 
 
 def improvement(
     scores: Mapping[str, Array], pairs: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], Estimate]:
-    """Probability that a run of the first of a pair beats one of the second on the same task.
+    """Return the probability that a run of the first beats one of the second on the same task.
 
     Scores are ``[runs, tasks]``; a tie counts as half. It is rliable's probability_of_improvement,
     a hundred times faster.
@@ -76,7 +76,7 @@ def improvement(
 
 
 def profiles(scores: Mapping[str, Array], at: Sequence[float] | Array) -> dict[str, Estimate]:
-    """Performance profiles: the share of runs ``[runs, tasks]`` whose score is above each value."""
+    """Return performance profiles: the share of runs ``[runs, tasks]`` above each value."""
     thresholds = np.asarray(at, dtype=float)
 
     def above(values: Array) -> Array:
@@ -101,7 +101,7 @@ def _bootstrapped(scores: dict[str, Any], figure: Callable[..., Array]) -> dict[
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """Inside, NumPy's global generator, which rliable draws from, begins anew."""
+    """Seed NumPy's global generator, which rliable uses, inside the block."""
     before = np.random.get_state()
     np.random.seed(0)
     try:

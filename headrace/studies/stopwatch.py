@@ -1,4 +1,4 @@
-"""Timing of short calls on a machine that others use, too."""
+"""Times short calls on a machine with other load."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BlockTimer:
 
 
 def measure_time(call: Callable[[], float], seconds: float) -> BlockTimer:
-    """Time calls for about so long, three blocks of them at least, after a call as warm-up.
+    """Time calls for a given duration, in at least three blocks, after a warm-up call.
 
     What the process waits for a core because others have them all is not counted, where the system
     tells (Linux): it is no cost of the call.
@@ -58,7 +58,7 @@ def measure_time(call: Callable[[], float], seconds: float) -> BlockTimer:
 
 
 def _threads() -> dict[int, tuple[int, int]]:
-    """Nanoseconds that each thread of this process computed, and was ready but had no core.
+    """Return the nanoseconds that each thread of this process ran, and waited for a core.
 
     Empty where the system doesn't tell.
     """
@@ -74,7 +74,7 @@ def _threads() -> dict[int, tuple[int, int]]:
 def _critical(
     before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]
 ) -> tuple[float, float]:
-    """Seconds computed and delayed, of this thread and of the one with most among the others.
+    """Return the seconds run and delayed, of this thread and of the busiest other one.
 
     The others work in parallel, and this one waits for all of them.
     """

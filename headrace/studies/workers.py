@@ -1,4 +1,4 @@
-"""Threads that take turns, each with children of its own to wait for."""
+"""Runs turns in threads, each of which waits for its own child processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.studies.children import Children
 
 
 def work(jobs: int, turn: Callable[[Children], bool]) -> None:
-    """Call ``turn`` in so many threads, in each of them again while it returns True.
+    """Call ``turn`` in each of several threads, repeatedly while it returns True.
 
     An error, or Ctrl-C, kills what the children are doing and is raised.
     """

@@ -1,1 +1,1 @@
-"""``headrace bench aaps``: what fetching weights on drift only saves."""
+"""``headrace bench aaps``: benchmark of adaptive weight synchronisation."""

@@ -1,4 +1,4 @@
-"""``headrace bench aaps``: what adaptive weight synchronisation saves, and what it costs.
+"""``headrace bench aaps``: savings and cost of adaptive weight synchronisation.
 
 PPO over a ClusterEnv with several divergence thresholds, with weights fetched at every version, and
 with weights fetched every k versions, where k spends as many bytes as each of the thresholds did.
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def equal_intervals(aaps: Aaps, rows: Sequence[Row]) -> dict[float, int]:
-    """By threshold: the k of every-<k> that fetches weights as often as it did (median of runs)."""
+    """Return, by threshold, the k of every-<k> that fetches weights as often (median of runs)."""
     adaptive = [row for row in rows if row["weight_sync"] == "adaptive"]
     return {
         threshold: max(1, round(aaps.iterations / statistics.median(
@@ -67,7 +67,7 @@ def equal_intervals(aaps: Aaps, rows: Sequence[Row]) -> dict[float, int]:
 
 
 def run(aaps: Aaps, console: Console) -> int:
-    """Measure what is missing, then print and write everything; 1 if runs failed."""
+    """Measure missing runs, then print and write all results; return 1 if runs failed."""
     study = Study(Path(aaps.output), COLUMNS)
 
     def measure(case: Case, children: Children) -> Mapping[str, Any]:
@@ -92,13 +92,13 @@ def run(aaps: Aaps, console: Console) -> int:
 
 
 def run_dir(aaps: Aaps, case: Case) -> Path:
-    """Where a run writes."""
+    """Return the folder of a run."""
     name = f"{case['weight_sync']}-{case['kl_threshold']:g}-seed{case['seed']}"
     return Path(aaps.output) / "runs" / aaps.fingerprint / name
 
 
 def name_of(case: Row) -> str:
-    """Of a setting, in tables and pictures."""
+    """Return the name of a setting in tables and plots."""
     adaptive = case["weight_sync"] == "adaptive"
     return f"KL > {case['kl_threshold']:g}" if adaptive else str(case["weight_sync"])
 
@@ -107,7 +107,7 @@ def name_of(case: Row) -> str:
 
 
 def write(aaps: Aaps, rows: Sequence[Row], console: Console) -> None:
-    """The table, ``summary.csv`` and the two pictures."""
+    """Write the table, ``summary.csv`` and the two plots."""
     intervals, by_name = equal_intervals(aaps, rows), grouped(rows, name_of)
     table, summary = [], []
     for name, runs in by_name.items():

@@ -1,5 +1,4 @@
-"""What a study of adaptive weight synchronisation depends on, and one run of it in a process of its
-own: PPO over a ClusterEnv.
+"""Settings of the adaptive weight synchronisation study, and one of its runs (PPO on a ClusterEnv).
 
 A run writes ``settings.json``, ``curve.jsonl``, a line per iteration, the same as TensorBoard's
 events, and at the end ``result.json``.
@@ -36,7 +35,7 @@ from headrace.studies.run_table import Case, fingerprint, grid
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
-WINDOW = 100  # latest training episodes whose mean return is reported
+WINDOW = 100  # number of latest training episodes in the reported mean return
 PAPER_THRESHOLDS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)  # ClusterEnv, section IV-A
 THRESHOLDS = (0.001, EnvConfig.kl_threshold, *PAPER_THRESHOLDS[1:])
 
@@ -108,17 +107,17 @@ class Aaps:
 
     @property
     def iterations(self) -> int:
-        """Rollouts, and updates, of each run."""
+        """Number of rollouts, and updates, per run."""
         return -(-self.total_steps // (self.nodes * self.envs_per_node * self.num_steps))
 
     def evaluated(self, iteration: int) -> bool:
-        """Whether the policy is evaluated after this iteration, of 1 to ``iterations``."""
+        """Return whether the policy is evaluated after this iteration, of 1 to ``iterations``."""
         share = min(self.evaluations, self.iterations)
         return iteration * share // self.iterations > (iteration - 1) * share // self.iterations
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that a run depends on besides its case."""
+        """Fingerprint of everything that a run depends on besides its case."""
         values = dataclasses.asdict(self)
         for name in ("kl_thresholds", "fixed_intervals", "repeats", "seed", "output", "timeout_s"):
             del values[name]
@@ -143,7 +142,7 @@ PRESETS = {
 
 
 def cases_of(aaps: Aaps, kinds: Sequence[tuple[str, float]]) -> list[Case]:
-    """Runs of these (weight_sync, kl_threshold), seeds outermost."""
+    """Return the cases of these (weight_sync, kl_threshold), seeds outermost."""
     settings, seeds = {"settings": aaps.fingerprint}, range(aaps.seed, aaps.seed + aaps.repeats)
     return [
         {"weight_sync": sync, "kl_threshold": threshold, **case}
@@ -179,13 +178,13 @@ class PolicyAgent(nn.Module):
         return self.policy.act(obs, torch.zeros(len(obs), dtype=torch.bool), ())[0]
 
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Sampled actions and their log-probabilities ``[B]``."""
+        """Sample actions and return their log-probabilities ``[B]``."""
         params, distribution = self._params(obs), self.policy.distribution
         action = distribution.sample(params, distribution.noise((len(obs),), None))
         return action, distribution.log_prob(params, action)
 
     def distribution(self, obs: Tensor) -> Categorical:
-        """Of the actions in ``obs``: what drift is measured on."""
+        """Return the action distribution in ``obs``, on which drift is measured."""
         return Categorical(logits=self._params(obs))
 
 
@@ -225,7 +224,7 @@ def train(aaps: Aaps, case: Case, folder: Path) -> dict[str, Any]:
 def _iterations(
     aaps: Aaps, envs: ClusterEnv, policy: Policy, learner: Learner
 ) -> Iterator[dict[str, Any]]:
-    """Collect, learn, and perhaps evaluate; what there is to say after each."""
+    """Collect, train and maybe evaluate; yield the metrics of each iteration."""
     agent, env_steps, eval_s = PolicyAgent(policy), 0, 0.0
     returns: deque[float] = deque(maxlen=WINDOW)
     for iteration in range(1, aaps.iterations + 1):
@@ -266,7 +265,7 @@ NAMES = {
 
 
 def _write(folder: Path, line: dict[str, Any]) -> None:
-    """Append to ``curve.jsonl``, and to the events."""
+    """Append metrics to ``curve.jsonl`` and to TensorBoard's events."""
     with (folder / "curve.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
     known = {name: line[key] for key, name in NAMES.items() if line[key] is not None}
@@ -282,7 +281,7 @@ def train_case(request: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     folder = Path(request["folder"])
     for old in (*folder.glob("events.*"), *folder.glob("curve.jsonl")):
-        old.unlink()  # of a run that didn't end
+        old.unlink()  # left by an interrupted run
     write_json(folder / "settings.json", request["study"] | request["case"])
     result = train(Aaps(**request["study"]), request["case"], folder)
     write_json(folder / "result.json", result)

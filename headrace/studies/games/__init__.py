@@ -1,1 +1,1 @@
-"""How good a policy is in games that are solved: by exact best responses, or minimax."""
+"""Evaluates policies in solved games by exact best responses or minimax."""

@@ -1,4 +1,4 @@
-"""How far policies are from a Nash equilibrium of one of OpenSpiel's games, exactly."""
+"""Exact distance of policies from a Nash equilibrium of an OpenSpiel game."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.nn.policy import Policy
 
 
 def tabular(policy: Policy, game: Any) -> spiel.TabularPolicy:
-    """What a policy without memory does in every information state of a game.
+    """Tabulate the action probabilities of a memoryless policy in every information state.
 
     Args:
         policy: trained on :class:`headrace.envs.openspiel.SpielGames` of this game, where an
@@ -43,7 +43,7 @@ def tabular(policy: Policy, game: Any) -> spiel.TabularPolicy:
 
 
 def in_turns(game: Any) -> Any:
-    """The game itself, or a simultaneous one as one in which players move one after the other."""
+    """Return the game, or the turn-based form of a simultaneous game."""
     if game.get_type().dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL:
         return game
     return pyspiel.convert_to_turn_based(game)
@@ -56,7 +56,7 @@ def _seen(game: Any, state: Any) -> np.ndarray:
 
 
 def average(policies: Sequence[spiel.TabularPolicy], game: Any) -> Any:
-    """The policy that is as good as drawing one of these for each game, and playing it to its end.
+    """Return the policy equivalent to sampling one of these for each game.
 
     In each information state a policy counts by how likely the player's own actions were to lead
     there under it (OpenSpiel's PolicyAggregator).
@@ -69,7 +69,7 @@ def average(policies: Sequence[spiel.TabularPolicy], game: Any) -> Any:
 
 
 def nash_conv(policy: Any, game: Any) -> float:
-    """What both players together could gain by best responses; 0 at an equilibrium.
+    """Return the total gain of both players from best responses; 0 at an equilibrium.
 
     Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning",
     section 4.

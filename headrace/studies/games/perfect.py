@@ -1,4 +1,4 @@
-"""Games of perfect information against players that never err, or see a move ahead."""
+"""Evaluates policies in perfect-information games against minimax and one-ply players."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Player = Callable[[Any, np.random.Generator], int]  # of a state of OpenSpiel, a
 
 
 def best_moves(state: Any, known: dict[str, tuple[float, tuple[int, ...]]]) -> tuple[int, ...]:
-    """The moves of a state that are as good as any, by minimax over the rest of the game.
+    """Return all optimal moves of a state by minimax over the rest of the game.
 
     Args:
         known: values for the first player, and best moves, by position; filled here.
@@ -41,7 +41,7 @@ def _solved(
 
 
 def one_ahead(state: Any, rng: np.random.Generator) -> int:
-    """A move that wins at once, else one that the other would win with at once, else any."""
+    """Return a winning move, else one that blocks a win of the opponent, else any move."""
     moves, player = state.legal_actions(), state.current_player()
     for move in moves:
         behind = state.child(move)
@@ -57,12 +57,12 @@ def one_ahead(state: Any, rng: np.random.Generator) -> int:
 
 
 def any_move(state: Any, rng: np.random.Generator) -> int:
-    """Each move as likely."""
+    """Return a uniformly random move."""
     return int(rng.choice(state.legal_actions()))
 
 
 def minimax() -> Player:
-    """A player that draws among all of its best moves, so that it leads wherever it can."""
+    """Return a player that samples uniformly from its optimal moves."""
     known: dict[str, tuple[float, tuple[int, ...]]] = {}
     return lambda state, rng: int(rng.choice(best_moves(state, known)))
 
@@ -70,7 +70,7 @@ def minimax() -> Player:
 def against(
     policy: Policy, game: Any, seat: int, other: Player, episodes: int, seed: int
 ) -> Counter[str]:
-    """How many games a policy's likeliest moves win, draw and lose against a player.
+    """Count the games that a policy's likeliest moves win, draw and lose against a player.
 
     Args:
         game: of OpenSpiel, of perfect information.

@@ -1,4 +1,4 @@
-"""Where self-play with an entropy bonus leads, exactly: the equilibrium of the game with the bonus.
+"""Quantal response equilibrium of a game: the exact limit of self-play with an entropy bonus.
 
 A policy gradient whose loss has an entropy bonus in every state is at rest where each player's
 probabilities are proportional to ``exp(Q / bonus)``, with ``Q`` the returns of its actions against
@@ -18,7 +18,7 @@ from headrace.studies.games.nash import in_turns
 
 
 def quantal(game: Any, bonus: float, rounds: int = 1000, rate: float = 0.05) -> spiel.TabularPolicy:
-    """The policy of both players in that equilibrium.
+    """Compute the equilibrium policy of both players.
 
     Args:
         game: of OpenSpiel, of two players, whose sums are zero; its tree is held in memory.
@@ -35,13 +35,13 @@ def quantal(game: Any, bonus: float, rounds: int = 1000, rate: float = 0.05) -> 
 
 
 def _chances(scores: np.ndarray, legal: np.ndarray) -> np.ndarray:
-    """Softmax over legal actions, ``[S, A]``."""
+    """Return the softmax over legal actions, ``[S, A]``."""
     powers = np.exp(scores - scores.max(1, keepdims=True, where=legal, initial=-np.inf)) * legal
     return np.asarray(powers / powers.sum(1, keepdims=True))
 
 
 class _Tree:
-    """All ways through a game: M ends, at most D moves before each.
+    """Game tree as arrays: M terminal histories with at most D moves each.
 
     Args:
         table: whose states are numbered.
@@ -70,7 +70,7 @@ class _Tree:
                 self._walk(state.child(action), chance, [*way, (at, action, player)])
 
     def values(self, chances: np.ndarray) -> np.ndarray:
-        """Returns ``[S, A]`` of each action for whoever has it, if both play by ``chances``.
+        """Return the values ``[S, A]`` of each action if both players follow ``chances``.
 
         Each history counts by how likely chance and the other player are to lead there.
         """

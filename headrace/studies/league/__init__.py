@@ -1,1 +1,1 @@
-"""What a league came to: ratings, pay-offs, and games of its snapshots."""
+"""League results: ratings, pay-offs, and games between snapshots."""

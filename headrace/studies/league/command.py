@@ -1,4 +1,4 @@
-"""``headrace league``."""
+"""``headrace league``: plays games between snapshots, and prints ratings and pay-offs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from headrace.studies.machine import show, wide_console
 from headrace.validation import fields, ranges
 
 Games = dict[tuple[str, str], tuple[int, float]]
-_SHOWN = 40  # players at most in the picture
+_SHOWN = 40  # maximum number of players in the plot
 
 
 def folder_of(path: Path) -> Path:
-    """The league of a run, or ``path`` itself if it is one.
+    """Return the league of a run, or ``path`` itself if it is one.
 
     Raises:
         ConfigError: it is neither. CheckpointError: a run's settings can't be read.
@@ -45,7 +45,7 @@ def folder_of(path: Path) -> Path:
 
 
 def _named_in(settings: Path) -> str | None:
-    """The league that a run's ``config.json`` names.
+    """Return the league that a run's ``config.json`` names.
 
     Raises:
         CheckpointError: it can't be read.
@@ -58,7 +58,7 @@ def _named_in(settings: Path) -> str | None:
 
 
 def settings_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The oldest snapshot of a league, and what its ``config.json`` holds; None: it has none."""
+    """Return the oldest snapshot of a league with its ``config.json``, or None."""
     every = snapshots(folder_of(path))
     return (every[0].path, checkpoint.read_config(every[0].path)) if every else None
 
@@ -73,7 +73,7 @@ def show_league(
     output: Path | None = None,
     console: Console | None = None,
 ) -> dict[str, Rating]:
-    """Play what is asked for, then print ratings and draw pay-offs, of all games of the league.
+    """Play the requested games, then print ratings and plot pay-offs of all games of the league.
 
     Args:
         names: two snapshots to play against each other; none: every pair, if ``episodes`` is given,
@@ -123,7 +123,7 @@ def show_league(
 
 
 def _spread(players: Sequence[Snapshot], most: int) -> list[Snapshot]:
-    """At most so many, as many of each run as there are, evenly spaced from its first to its last.
+    """Select at most ``most`` snapshots, evenly per run and evenly spaced within a run.
 
     The newest of a run stands for it where there is one place; more runs than places are spread.
     """
@@ -143,7 +143,7 @@ def _spread(players: Sequence[Snapshot], most: int) -> list[Snapshot]:
 
 
 def _even(values: Sequence[Any], most: int) -> list[Any]:
-    """At most so many (2 or more), evenly spaced, the first and the last among them."""
+    """Select at most ``most`` (2 or more) evenly spaced items, including the first and the last."""
     if len(values) <= most:
         return list(values)
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
@@ -177,7 +177,7 @@ class RequestedGames(NamedTuple):
     before: int  # that they have played
 
     def seed(self, seed: int) -> int:
-        """Of these games: another for other snapshots, and for those that they play later."""
+        """Return the seed of these games, different for other snapshots and for later games."""
         names = "/".join(sorted((self.one.name, self.other.name)))
         words = np.random.SeedSequence([seed, self.before, *names.encode()]).generate_state(1)
         return int(words[0] >> 1)
@@ -186,7 +186,7 @@ class RequestedGames(NamedTuple):
 def _played(
     folder: Path, pairs: Sequence[RequestedGames], seed: int, trusts: bool
 ) -> list[MatchResult]:
-    """Let pairs play in one vector of games, and keep what comes of it."""
+    """Play the games of pairs in one vector environment, and save the results."""
     if not pairs:
         return []
     first = pairs[0].one.path

@@ -1,4 +1,4 @@
-"""Games of snapshots against each other, as often in either seat."""
+"""Plays games between snapshots, equally often in either seat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOVED = "moved"
 
 
 class MatchResult(NamedTuple):
-    """What games of ``one`` against ``other`` came to."""
+    """Results of games of ``one`` against ``other``."""
 
     one: str
     other: str
@@ -38,22 +38,22 @@ class MatchResult(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Of one, in sum: 1 for a win, 0.5 for a draw."""
+        """Total score of ``one``: 1 for a win, 0.5 for a draw."""
         return self.wins + 0.5 * self.draws
 
     @property
     def losses(self) -> int:
-        """Of one."""
+        """Number of losses of ``one``."""
         return self.games - self.wins - self.draws
 
     @staticmethod
     def of(values: dict[str, Any]) -> MatchResult:
-        """From what ``_asdict`` gave."""
+        """Restore a result from its ``_asdict`` form."""
         return MatchResult(**{**values, "by_seat": tuple(values["by_seat"])})
 
 
 def pair(league: Path, names: Sequence[str]) -> list[Snapshot]:
-    """Snapshots of a league by name; a run's name stands for its newest.
+    """Return two snapshots of a league by name; a run's name stands for its newest.
 
     Raises:
         ConfigError: there is none of a name, or both are the same; the message has the nearest.
@@ -86,7 +86,7 @@ def play(
     load: Load,
     most_steps: int = MOST_STEPS,
 ) -> MatchResult:
-    """Let two snapshots play whole games, in each of which all other seats are the second's.
+    """Play whole games between two snapshots; all seats but the first's are the second's.
 
     The first's seat goes round from game to game, so with as many games in each as the numbers
     allow. Every column of games plays as many of them, so short games don't count more.
@@ -166,5 +166,5 @@ def _match(
 
 
 def all_pairs(players: Sequence[Snapshot]) -> list[tuple[Snapshot, Snapshot]]:
-    """Each against each other."""
+    """Return all pairs."""
     return list(itertools.combinations(players, 2))

@@ -1,4 +1,4 @@
-"""The pay-off matrix of a league, and ratings over training, as one picture."""
+"""Plots the pay-off matrix of a league, and ratings over training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.league.folder import Snapshot
 from headrace.studies import plotting
 from headrace.studies.league.ratings import Rating
 
-_NUMBERED = 16  # players at most whose pay-offs are written in the squares
+_NUMBERED = 16  # maximum number of players with numbers in the matrix
 
 
 def payoffs(games: Mapping[tuple[str, str], tuple[int, float]], names: Sequence[str]) -> np.ndarray:
-    """Mean scores of rows against columns, ``[n, n]`` in [0, 1]; NaN where no game was played.
+    """Return mean scores of rows against columns, ``[n, n]`` in [0, 1]; NaN without games.
 
     Args:
         games: as for :func:`headrace.studies.league.ratings.rate`.
@@ -36,7 +36,7 @@ def payoffs(games: Mapping[tuple[str, str], tuple[int, float]], names: Sequence[
 def draw(
     players: Sequence[Snapshot], matrix: np.ndarray, ratings: Mapping[str, Rating], path: Path
 ) -> None:
-    """Write the picture.
+    """Write the plot.
 
     Args:
         players: in the order of rows and columns. matrix: of :func:`payoffs`.

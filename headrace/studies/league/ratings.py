@@ -1,4 +1,4 @@
-"""Ratings of players whose strength doesn't change, from all of their games at once.
+"""Elo ratings of players with constant strength, fitted to all of their games at once.
 
 Elo's model (Bradley and Terry 1952): of two players the one rated ``d`` higher scores
 ``1 / (1 + 10^(-d / 400))`` on average, where a draw is half a win. Ratings are the likeliest under
@@ -20,7 +20,7 @@ MEAN, PRIOR = 1500.0, 400.0  # points: of all players together, and the prior's 
 
 
 class Rating(NamedTuple):
-    """In points of Elo, 1500 on average; what counts are differences."""
+    """Rating in Elo points, 1500 on average; only differences matter."""
 
     value: float
     se: float  # standard error
@@ -28,7 +28,7 @@ class Rating(NamedTuple):
 
 
 def rate(games: Mapping[tuple[str, str], tuple[int, float]]) -> dict[str, Rating]:
-    """Ratings by player, the best first.
+    """Return ratings by player, best first.
 
     Args:
         games: of the first player against the second: how many, and the first's score in sum.

@@ -1,1 +1,1 @@
-"""Population-based training: members that meet in a folder."""
+"""Population-based training, coordinated through a shared folder."""

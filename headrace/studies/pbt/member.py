@@ -1,4 +1,4 @@
-"""A member on the disk: an ordinary run, and the history of what it was made of.
+"""Population member on disk: an ordinary run, and its history.
 
     members/003/run/            the run
     members/003/history.jsonl   a line per event
@@ -32,7 +32,7 @@ _LEARNT = ("learner", "own", "episodes")  # of trainer.pt: what goes with weight
 
 @dataclass(frozen=True)
 class Event:
-    """A line of a history.
+    """One line of a member's history.
 
     Attributes:
         kind: born; trained, a turn; kept, with hyperparameters that may have changed; copied;
@@ -56,7 +56,7 @@ class Event:
 
 
 class Member:
-    """One of a population.
+    """One member of a population.
 
     Args:
         folder: of it, which is made when it is born.
@@ -67,19 +67,19 @@ class Member:
         self._file = folder / "history.jsonl"
 
     def history(self) -> list[Event]:
-        """All whole lines, oldest first."""
+        """Return all complete history lines, oldest first."""
         return [Event(**line) for line in read_jsonl(self._file)] if self._file.exists() else []
 
     def latest(self) -> Event | None:
-        """The last event; None before it is born."""
+        """Return the last event; None before the member's first."""
         return next(reversed(self.history()), None)
 
     def note(self, event: Event) -> None:
-        """Add to the history; by who holds the lock."""
+        """Append to the history; requires the member's lock."""
         append_jsonl(self._file, [asdict(event)])
 
     def recover(self) -> None:
-        """Make good what its last trainer left undone; by who holds the lock."""
+        """Finish or undo an interrupted turn; requires the member's lock."""
         if self._file.exists():
             data = self._file.read_bytes()
             if not data.endswith(b"\n"):
@@ -98,7 +98,7 @@ class Member:
                 remove_folder(path)
 
     def trained(self, hyper: dict[str, float], steps: int, score: float) -> Event:
-        """What a turn ended with; noted."""
+        """Record and return the result of a turn."""
         found = checkpoint.find(self.run_dir)
         weights = (found / "policy.safetensors").read_bytes()
         digest = hashlib.sha256(weights).hexdigest()
@@ -107,7 +107,7 @@ class Member:
         return event
 
     def copy(self, other: Member, theirs: Event, note: str = "") -> Event:
-        """Weights, optimiser and hyperparameters of another, as a checkpoint of this member's own.
+        """Copy another member's weights, optimiser and hyperparameters into a new checkpoint.
 
         Its own are its steps, counters, seed, place, and generator that shuffles. Nothing is noted
         yet, and nothing else knows of the checkpoint.
@@ -156,14 +156,14 @@ class Member:
         )
 
     def take_over(self, event: Event) -> None:
-        """Make a copy this member's own: the line of history decides."""
+        """Make a copy the member's current state by recording it in the history."""
         assert event.checkpoint is not None
         self.note(event)
         self.recover()
 
 
 def _own_generator(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Another's state of a learner, to go on from: without ages, and with the own generator.
+    """Return another learner's state to resume from, without ages and with the member's generator.
 
     Of several policies each has both.
     """
@@ -176,7 +176,7 @@ def _own_generator(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any
 
 
 def _own_counts(theirs: Any, own: Any) -> Any:
-    """The latest episodes of another, of each task too, with the own counts of what was done."""
+    """Return another run's latest episodes, also by task, with the member's own counters."""
     if isinstance(theirs, list) and theirs and isinstance(theirs[0], dict):
         return [_own_counts(*pair) for pair in zip(theirs, own, strict=True)]
     if not isinstance(theirs, dict):
@@ -188,7 +188,7 @@ def _own_counts(theirs: Any, own: Any) -> Any:
 
 
 def _read(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any], bytes, tuple[str, int]]:
-    """config.json, trainer.pt, weights, and (name, steps) of a run's latest checkpoint, whole.
+    """Read config.json, trainer.pt, weights and (name, steps) of a run's latest checkpoint.
 
     The run may go on meanwhile, and delete it: then there is a newer one.
     """

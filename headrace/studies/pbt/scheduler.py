@@ -1,4 +1,4 @@
-"""Whose turn it is, and what a member does in it: train, then copy a better one, or not."""
+"""Schedules population members and runs one training turn: train, exploit and explore."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headrace.studies.pbt.member import Event, Member
 from headrace.studies.pbt.settings import Population
 from headrace.studies.scores.runs import score_of
 
-MOST_FAILURES = 3  # of a member in a row, in one process, that aren't training's
-MOST_KILLS = 10  # likewise, where a signal ended the process that trained
-MOST_BREAKDOWNS = 10  # of a member's training in a row
-_LOOK_S = 0.1  # between two looks for a member that nobody trains
+MOST_FAILURES = 3  # consecutive failures of a member in one process that aren't due to training
+MOST_KILLS = 10  # the same, if a signal ended the training process
+MOST_BREAKDOWNS = 10  # consecutive failures of a member's training
+_LOOK_S = 0.1  # polling interval for a member that isn't being trained
 
 Train = Callable[[Population, Member, dict[str, float], int, Children], dict[str, Any]]
 """Train a member's run until so many steps; gives ``error``, why training broke down, or nothing.
@@ -29,16 +29,16 @@ The run's ``summary.json`` has its steps and its evaluation."""
 
 
 class _FailingMember(NamedTuple):
-    """A member whose training failed again and again."""
+    """Member whose training failed repeatedly."""
 
-    event: Event  # its latest then
-    done: int  # turns that this process had done then
+    event: Event  # its latest event at that time
+    done: int  # turns of this process at that time
     why: str
 
 
 @dataclass
 class PopulationScheduler:
-    """A process that takes part in a population.
+    """Scheduler of one process that participates in a population.
 
     Args:
         train: a turn's training. say: gets a line per event.
@@ -60,7 +60,7 @@ class PopulationScheduler:
         self.members = [Member(i, self.population.member_dir(i)) for i in count]
 
     def turn(self, children: Children) -> bool:
-        """One turn of the member that is furthest behind among those that nobody trains.
+        """Run one turn of the member with fewest steps among those that aren't being trained.
 
         One that can't be trained lets others go first, until one of them has had a turn here.
 
@@ -86,7 +86,7 @@ class PopulationScheduler:
         return True
 
     def _choose(self) -> tuple[bool, tuple[Member, Lock, int] | None]:
-        """Whether any member has turns left; who has the next one, its lock and its steps."""
+        """Choose the next member; return whether any has turns left, its lock and its steps."""
         steps = {one.number: _steps(one) for one in self.members}
         left = [n for n in steps if self._goes_on(steps[n]) and n not in self.given_up]
         first = [n for n in left if not self._waits(n)]
@@ -146,14 +146,14 @@ class PopulationScheduler:
             self._evolve(member, event)
 
     def _waits(self, number: int) -> bool:
-        """Whether a member can't be trained here, and nobody else was since that was seen."""
+        """Return whether a member failed here, and no other process has trained it since."""
         stuck = self._stuck.get(number)
         if stuck is None or stuck.done != self._done:
             return False
         return stuck.event == self.members[number].latest()
 
     def _failed(self, member: Member, event: Event, error: Exception) -> None:
-        """After training failed for another reason: the same again, or else others go first.
+        """Record a failure unrelated to training; retry the member later, or replace it.
 
         If they can be trained it has one more try, and is replaced if that fails as well.
 
@@ -180,7 +180,7 @@ class PopulationScheduler:
             self._check_hope(list(self._stuck))
 
     def _check_hope(self, left: list[int]) -> None:
-        """Raise HeadraceError where nobody who has turns left could be trained of late.
+        """Raise HeadraceError if none of the unfinished members could be trained lately.
 
         A full disk, or a package that isn't here, is no reason to replace them. The last one, when
         others have ended, is taken to be at fault itself, but once only until it was trained.
@@ -200,7 +200,7 @@ class PopulationScheduler:
         )
 
     def _broke_down(self, member: Member, event: Event, why: str) -> Event:
-        """Note that training isn't possible with what a member is made of.
+        """Record that training failed with a member's weights and hyperparameters.
 
         It is given up where that was so again and again, whatever its hyperparameters.
 
@@ -224,7 +224,7 @@ class PopulationScheduler:
         return event
 
     def _evolve(self, member: Member, event: Event) -> Event:
-        """What follows a turn: exploit, then explore; noted."""
+        """Exploit, then explore, after a turn; record the event."""
         population, failed = self.population, event.kind == "failed"
         if event.steps < population.burn_in and not failed:
             return event
@@ -245,7 +245,7 @@ class PopulationScheduler:
         return kept
 
     def _replace(self, member: Member, event: Event, others: list[tuple[Member, Event]]) -> Event:
-        """After training broke down: the best of the others; or else new hyperparameters."""
+        """Replace a broken member by the best of the others, or by new hyperparameters."""
         rng = self.population.rng(member.number, event.steps, len(member.history()))
         if others and (member.run_dir / "checkpoints").exists():
             rival, theirs = max(others, key=lambda pair: pair[1].score or 0.0)
@@ -259,7 +259,7 @@ class PopulationScheduler:
     def _copied(
         self, member: Member, rival: Member, theirs: Event, rng: np.random.Generator, note: str = ""
     ) -> Event | None:
-        """Copy another member, whose latest event is ``theirs``; None: it can't be read."""
+        """Copy another member, whose latest event is ``theirs``; None if it can't be read."""
         try:
             event = member.copy(rival, theirs, note)
         except CheckpointError as error:  # the next turn is another chance
@@ -276,6 +276,6 @@ class PopulationScheduler:
 
 
 def _steps(member: Member) -> int:
-    """Of the latest event; -1 before it is born."""
+    """Return the steps of the latest event; -1 before the first."""
     latest = member.latest()
     return -1 if latest is None else latest.steps

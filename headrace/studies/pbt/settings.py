@@ -1,4 +1,4 @@
-"""What a population depends on."""
+"""Settings of population-based training."""
 
 # Annotations are evaluated here at once: tyro reads those of Population.
 
@@ -27,7 +27,7 @@ from headrace.validation.fields import check_fields, settings
 # What ends a run by its return would end each of a member's turns before its first step.
 NO_END: dict[str, Any] = {"stop_return": None, "target_return": None}
 OWN = {"run_dir": None, "resume": False, "overwrite": False, **NO_END}
-_DRAWS = 100  # for values that go together
+_DRAWS = 100  # settings that change together
 CONSTANT: dict[str, Any] = {"algo": IMPALA(lr_schedule="constant", optimizer="rmsprop")}
 
 
@@ -90,7 +90,7 @@ class Population:
             require(in_steps or name in sampled, name, str(schedule), valid)
 
     def check(self) -> None:
-        """Raise ConfigError where nothing would evolve, or nobody knows when to copy."""
+        """Raise ConfigError if nothing would change, or the threshold is unknown."""
         total = self.config.total_steps
         if self.burn_in >= total:
             raise ConfigError(
@@ -125,7 +125,7 @@ class Population:
 
     @cached_property
     def suite(self) -> Suite | None:
-        """What scores are normalised by; None: they are returns.
+        """Suite that normalises scores; None: returns are compared.
 
         Raises:
             ConfigError: a reference score is missing.
@@ -134,7 +134,7 @@ class Population:
 
     @property
     def lead(self) -> float:
-        """The threshold, in the units that members are compared in.
+        """Threshold, in the units that members are compared in.
 
         Raises:
             ConfigError: it isn't known.
@@ -151,12 +151,12 @@ class Population:
         return 0.05
 
     def fitness(self, score: RunScore) -> float:
-        """What a run's score is compared by: of several tasks the mean capped normalised score."""
+        """Return the fitness of a run: for several tasks the mean capped normalised score."""
         return fitness(self.suite, score.value, score.tasks)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that members depend on; a population that goes on has the same."""
+        """Settings that a resumed population must share."""
         own = ("interval", "burn_in", "factor", "probability", "references")
         return {
             "config": self.config.settled.to_json(),
@@ -167,19 +167,19 @@ class Population:
         }
 
     def member_dir(self, member: int) -> Path:
-        """Where a member's run and history are."""
+        """Return the folder of a member's run and history."""
         return Path(self.output) / "members" / f"{member:03d}"
 
     def seed_of(self, member: int) -> int:
-        """Of a member's run; populations of neighbouring seeds share none."""
+        """Return the seed of a member's run; populations with adjacent seeds share none."""
         return seed_of(self.config.seed, member)
 
     def rng(self, *where: int) -> np.random.Generator:
-        """Of decisions, which don't depend on who takes them, or how often that is tried."""
+        """Return the random generator of a decision, independent of process and retries."""
         return np.random.default_rng([self.config.seed, *where])
 
     def drawn(self, *where: int) -> dict[str, float]:
-        """Values to begin with.
+        """Sample initial values.
 
         Raises:
             ConfigError: they contradicted each other in each of many draws.

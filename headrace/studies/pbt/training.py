@@ -1,4 +1,4 @@
-"""A turn's training: an ordinary run that begins, or goes on, in a process of its own."""
+"""Trains one turn: an ordinary run that starts or resumes in a separate process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.studies.run import train_to_end
 def train_member(
     population: Population, member: Member, hyper: dict[str, float], until: int, children: Children
 ) -> dict[str, Any]:
-    """Train a member's run until so many steps, with these hyperparameters; see ``turns.Train``."""
+    """Train a member's run up to a number of steps with these hyperparameters."""
     own = {"run_dir": str(member.run_dir), "seed": population.seed_of(member.number)}
     config = replaced(population.config, {**own, "total_steps": until, **hyper})
     request = {"config": config.to_json(), "hyper": hyper}
@@ -25,7 +25,7 @@ def train_member(
 
 
 def train_run(request: dict[str, Any]) -> dict[str, Any]:
-    """In the child: train to the end; why it broke down, or nothing.
+    """Train to the end in the child process; return why training broke down, or nothing.
 
     Raises:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.

@@ -1,1 +1,1 @@
-"""What a run will take before it is started: arithmetic, measured costs, a simulation."""
+"""Predicts a run's speed before it starts: arithmetic, measured costs and simulation."""

@@ -1,4 +1,4 @@
-"""Steps per second of actors and learners, and who is the bottleneck, by arithmetic alone.
+"""Estimates steps per second and the bottleneck of a run by arithmetic.
 
     actors    n * B / vector step          vector step = env step [* B if they compute] + inference
     learners  W * steps/s of one
@@ -22,7 +22,7 @@ Envs = Literal["waiting", "computing"]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a plan starts from.
+    """Inputs of a plan.
 
     Raises:
         ConfigError: a number is not above 0 (or, where that is meaningful, below it).
@@ -60,7 +60,7 @@ class Setup:
 
     @property
     def rates(self) -> ThroughputRates:
-        """What both sides can do."""
+        """Return the steps per second of both sides."""
         return ThroughputRates(
             self.num_actors * self.sps_per_actor,
             self.num_learners * self.learner_sps,
@@ -69,12 +69,12 @@ class Setup:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time of the whole run."""
+        """Return the wall-clock time of the whole run."""
         return self.total_steps / self.rates.sps
 
 
 def saturating_actors(setup: Setup) -> int | None:
-    """Actors from which on the learners are the bottleneck; None: they take turns, so never."""
+    """Return the number of actors that saturate the learners; None if they alternate."""
     if setup.synchronous:
         return None
     exact = setup.num_learners * setup.learner_sps / setup.sps_per_actor
@@ -82,10 +82,7 @@ def saturating_actors(setup: Setup) -> int | None:
 
 
 def forecasts(setup: Setup) -> list[tuple[str, Setup]]:
-    """By name: the setup itself, then with one more and twice the actors, twice the learners,
-    faster environments, as many actors as the learners can take in (asynchronous only), and actors
-    and learners that take turns, or don't.
-    """
+    """Return forecasts by name: the setup itself, and variations of it."""
     n, w, step_s = setup.num_actors, setup.num_learners, setup.env_step_s
     changes: list[tuple[str, dict[str, Any]]] = [
         ("as given", {}),

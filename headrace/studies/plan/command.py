@@ -1,4 +1,4 @@
-"""What a run will take, and who will be its bottleneck: ``headrace plan``."""
+"""``headrace plan``: predicts a run's speed and its bottleneck."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show_arithmetic(setup: Setup, algorithm: str, console: Console) -> None:
-    """The table of forecasts, and who is the bottleneck."""
+    """Print the table of forecasts, and the bottleneck."""
     console.print(
         f"plan of {algorithm}: {setup.num_actors} actor(s) x {setup.envs_per_actor} environments, "
         f"{1e3 * setup.vector_step_s:.3g} ms per step of an actor, {setup.num_learners} learner(s) "
@@ -74,7 +74,7 @@ def show_arithmetic(setup: Setup, algorithm: str, console: Console) -> None:
 
 
 def span(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
+    """Format a duration in a suitable unit."""
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
@@ -82,7 +82,7 @@ def span(seconds: float) -> str:
 
 
 def _simulate(plan: Plan, costs: MeasuredCosts | None, console: Console) -> None:
-    """The table and the picture; with several learners, each is taken to be like this one."""
+    """Print the table and write the plot; several learners are assumed equal to this one."""
     from headrace.studies.plan.picture import draw
 
     scenario, config = plan.scenario(costs), plan.config

@@ -1,4 +1,4 @@
-"""How long a rollout takes whose steps take random times, without drawing each step."""
+"""Samples durations of rollouts with random step times, without sampling each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DRAWS = 4096  # of a maximum's mean and deviation
 
 @dataclass(frozen=True)
 class Duration:
-    """A random time by its mean and its coefficient of variation (deviation / mean).
+    """Random duration by its mean and its coefficient of variation (deviation / mean).
 
     Raises:
         ConfigError: the mean is not above 0, the coefficient is below 0, or no such shape.
@@ -34,15 +34,15 @@ class Duration:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is always the same."""
+        """Return whether the duration is constant."""
         return self.shape == "constant" or self.cv == 0.0
 
     def draw(self, rng: np.random.Generator) -> float:
-        """One such time, seconds."""
+        """Sample one duration, in seconds."""
         return self.mean_s if self.is_constant else float(self.draws(rng, ()))
 
     def draws(self, rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
-        """Such times, float64 of shape ``size``."""
+        """Sample durations, float64 of shape ``size``."""
         if self.is_constant:
             return np.full(size, self.mean_s)
         if self.shape == "gamma":
@@ -52,16 +52,18 @@ class Duration:
         return np.asarray(rng.lognormal(mean, math.sqrt(variance), size))
 
     def plus(self, seconds: float) -> Duration:
-        """It and a constant time more."""
+        """Add a constant duration."""
         mean_s = self.mean_s + seconds
         return Duration(mean_s, self.cv * self.mean_s / mean_s, self.shape)
 
     def repeated(self, count: int) -> Duration:
-        """The sum of ``count`` independent ones: of gamma exactly, of lognormal to two moments."""
+        """Return the sum of ``count`` independent durations: gamma exactly, lognormal to two
+        moments.
+        """
         return Duration(self.mean_s * count, self.cv / math.sqrt(count), self.shape)
 
     def slowest_of(self, count: int) -> Duration:
-        """The greatest of ``count`` independent ones, to two moments, by drawing some."""
+        """Return the maximum of ``count`` independent durations, to two moments, by sampling."""
         if self.is_constant or count == 1:
             return self
         rng = np.random.default_rng(0)
@@ -80,7 +82,7 @@ def rollout_duration(
     envs: str = "waiting",
     inference_s: float = 0.0,
 ) -> Duration:
-    """One rollout of ``num_steps`` by ``num_envs``.
+    """Return the duration of a rollout of ``num_steps`` by ``num_envs``.
 
     Args:
         env_step: of one environment.

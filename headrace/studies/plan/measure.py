@@ -1,4 +1,4 @@
-"""What acting, learning and weights cost on this machine: micro-benchmarks of the parts themselves.
+"""Measures the cost of acting, learning and weight transfer with micro-benchmarks.
 
 Everything runs the code of a run (``Collector.fill``, ``Learner.update``, ``WeightStore``), each in
 a loop of limited time; what is reported are medians. A second look with all cores busy tells how
@@ -28,7 +28,7 @@ _TURNS = 5  # of measuring alone and with all cores busy
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """Medians, in seconds where nothing else is said."""
+    """Measured medians, in seconds unless stated otherwise."""
 
     engine: str  # of the vector environment
     env_step_s: float  # one step of all environments of an actor, random actions
@@ -50,7 +50,7 @@ class MeasuredCosts:
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """Summary of the costs in one line."""
         return (
             f"engine {self.engine}: environments {_ms(self.env_step_s)} and inference "
             f"{_ms(self.inference_s)} per step of an actor; a rollout {_ms(self.acting_s)} "
@@ -123,7 +123,7 @@ def measure(config: Config, seconds: float = 4.0) -> MeasuredCosts:
 def _crowding(
     spec: ActorSpec, num_others: int, measure: Callable[[float], BlockTimer], seconds: float
 ) -> float:
-    """How many times longer something takes while others act beside it, each on its own core.
+    """Return the slowdown of a task while others act concurrently, each on its own core.
 
     Both are measured in turns, close together: the speed of a machine drifts.
     """
@@ -142,7 +142,7 @@ def _crowding(
 
 @contextlib.contextmanager
 def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], None]]:
-    """Processes that act when they are told to; they end with the block."""
+    """Run processes that act on request, inside the block."""
     import cloudpickle
 
     pickled, children = cloudpickle.dumps(spec), list[Child]()
@@ -168,7 +168,7 @@ def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], Non
 
 
 def _act(pickled: bytes, pipe: Connection) -> None:
-    """Act, or pause, as the other end of the pipe says, until that is closed."""
+    """Act or pause on command of the pipe, until it is closed."""
     import cloudpickle
 
     acting, busy = ActorBenchmark(cloudpickle.loads(pickled)), False

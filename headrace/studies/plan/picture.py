@@ -1,4 +1,4 @@
-"""The picture of a simulation: where time goes, the queue, and the policy lag."""
+"""Plots a simulation: utilisation, queue depth and policy lag."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FEW = 40  # values of a distribution that get a bar each
 
 
 def draw(outcome: Outcome, title: str, path: Path) -> None:
-    """Utilisation, queue depth over time, its distribution, and that of policy lag, as a PNG."""
+    """Plot utilisation, queue depth over time, its distribution, and that of policy lag."""
     with picture(path, title, (11.5, 6.8), nrows=2, ncols=2) as (_, (busy, line, depth, lag)):
         shares = [outcome.utilisation_learner, outcome.utilisation_actors]
         busy.barh(["learner", "actors"], shares, color=["C0", "C2"])
@@ -36,7 +36,7 @@ def draw(outcome: Outcome, title: str, path: Path) -> None:
 
 
 def _distribution(panel: Axes, weights: Mapping[int, float]) -> None:
-    """Shares as bars, or as a filled line where there are many values."""
+    """Plot shares as bars, or as a filled line if there are many values."""
     values, total = sorted(weights), sum(weights.values()) or 1
     heights = [weights[value] / total for value in values]
     if len(values) <= _FEW:

@@ -1,4 +1,4 @@
-"""What a simulation of a run is asked, and what it finds."""
+"""Inputs and results of a simulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.studies.plan.sharing import Cores
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated: one learner and its actors.
+    """Inputs of a simulation: one learner and its actors.
 
     Raises:
         ConfigError: a number makes no sense.
@@ -64,9 +64,7 @@ class Scenario:
 
 @dataclass
 class Outcome:
-    """What a simulation found. Figures are taken after a warm-up, counts of rollouts from the
-    start.
-    """
+    """Results of a simulation. Metrics exclude a warm-up, counts of rollouts include it."""
 
     sps: float = 0.0  # steps per second
     updates_per_s: float = 0.0
@@ -86,17 +84,17 @@ class Outcome:
 
     @property
     def lag_mean(self) -> float:
-        """Mean updates between acting and learning; nan without a rollout."""
+        """Mean number of updates between acting and learning; NaN without a rollout."""
         count = sum(self.lags.values())
         return sum(lag * n for lag, n in self.lags.items()) / count if count else math.nan
 
     @property
     def lag_max(self) -> int:
-        """The greatest of them."""
+        """Maximum number of updates between acting and learning."""
         return max(self.lags, default=0)
 
     @property
     def depth_mean(self) -> float:
-        """Rollouts waiting, averaged over time."""
+        """Mean number of waiting rollouts over time."""
         seconds = sum(self.depths.values())
         return sum(d * s for d, s in self.depths.items()) / seconds if seconds else 0.0

@@ -1,4 +1,4 @@
-"""The settings of a plan, and what they and measured costs make of it."""
+"""Settings of a plan, converted with measured costs to a setup and a scenario."""
 
 # Annotations are evaluated here at once: tyro reads those of Plan.
 
@@ -87,7 +87,7 @@ class Plan:
         require(self.updates is None or self.updates <= most, "updates", self.updates, valid)
 
     def setup(self, costs: MeasuredCosts | None = None) -> Setup:
-        """The arithmetic's input: every actor and learner with cores of its own.
+        """Return the arithmetic's input: every actor and learner with its own cores.
 
         Args:
             costs: measured, of one learner's share of the run; None: what the flags say.
@@ -117,7 +117,9 @@ class Plan:
         )
 
     def scenario(self, costs: MeasuredCosts | None = None) -> Scenario:
-        """The simulation's input: one learner and its actors; ``costs`` as for :meth:`setup`."""
+        """Return the simulation's input: one learner and its actors; ``costs`` as for
+        :meth:`setup`.
+        """
         share, gbps = self.config.per_learner, self.bandwidth_gbps
         return Scenario(
             num_actors=share.num_actors,

@@ -1,4 +1,4 @@
-"""What several jobs share in a simulation: cores of a machine, bandwidth of a network.
+"""Resources shared by jobs of a simulation: cores of a machine, bandwidth of a network.
 
 All jobs of a kind go on at one speed, which depends on how many of each kind there are. So each
 kind has a clock of work done, a job ends when the clock reaches what it read at its start plus the
@@ -23,7 +23,7 @@ Speeds = Callable[[Counts], Sequence[float]]
 
 
 class ResourceSharing:
-    """Jobs of some kinds that hold each other up.
+    """Jobs of several kinds that slow each other down.
 
     Args:
         num_kinds: jobs are of kind 0 ... num_kinds - 1.
@@ -41,7 +41,7 @@ class ResourceSharing:
         self._rates: Sequence[float] = [1.0] * num_kinds
 
     def run(self, kind: int, work: float) -> Event:
-        """Start a job; the event comes when it is done.
+        """Start a job; returns the event of its end.
 
         Args:
             work: seconds that it takes alone (or whatever unit the speeds have), 0 or more.
@@ -86,7 +86,7 @@ class ResourceSharing:
 
 @dataclass(frozen=True)
 class Cores:
-    """The speeds of actors (kind 0) and a learner (kind 1) on the cores of one machine.
+    """Speeds of actors (kind 0) and a learner (kind 1) on the cores of one machine.
 
     Where there are cores for all, everybody has what it wants. Otherwise the learner goes first:
     actors run at a lower priority and take what it leaves, and at least what the scheduler's
@@ -100,7 +100,7 @@ class Cores:
     learner_crowding: float = 1.0  # time of an update likewise
 
     def __call__(self, counts: Counts) -> tuple[float, float]:
-        """Speeds of one actor and of the learner; ``counts``: of actors, of learners."""
+        """Return the speeds of one actor and of the learner; ``counts``: numbers of both."""
         num_actors, num_learners = counts
         actors, learner = num_actors * self.actor_cores, num_learners * self.learner_cores
         busy = actors + learner
@@ -118,7 +118,7 @@ class Cores:
         )
 
     def _slower(self, others: float, own: float, crowding: float, share: float) -> float:
-        """How much longer something takes because others are busy, too; ``share`` of it computes.
+        """Return the slowdown by other busy cores; ``share`` is the compute share.
 
         Linear in the other busy cores, up to all of the machine's.
         """
@@ -129,7 +129,7 @@ class Cores:
 
 
 def bandwidth(bytes_per_s: float) -> Speeds:
-    """Bytes per second of each transfer where all share a network equally, the only kind."""
+    """Return the bytes per second of each transfer over an equally shared network."""
 
     def speeds(counts: Counts) -> tuple[float]:
         return (bytes_per_s / max(1, counts[0]),)

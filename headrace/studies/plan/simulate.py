@@ -1,4 +1,4 @@
-"""A run as a discrete-event simulation: actors, owned slots, queue, learner, weights.
+"""Discrete-event simulation of a run: actors, owned slots, queue, learner, weights.
 
     actor    free slot ──► weights, if it is time to ──► act ──► transfer ──► commit
     learner  R rollouts (FIFO by commit; synchronous: k of each actor) ──► update ──► publish ──►
@@ -88,7 +88,7 @@ class _Run:
             self._commit(actor)
 
     def _restart(self, actor: _Actor) -> Process:
-        """The rollout is lost; a replacement begins with the same slot and no weights."""
+        """Lose the rollout; a replacement starts with the same slot and no weights."""
         self.outcome.crashes += 1
         yield self.env.timeout(self.scenario.restart_s)
         actor.follower = Follower(self.scenario.sync)
@@ -144,7 +144,7 @@ class _Run:
                 self._release(actor)
 
     def _take(self, count: int) -> list[tuple[_Actor, int]]:
-        """``count`` rollouts in order of commit, less those that are too old."""
+        """Take ``count`` rollouts in order of commit, and drop those that are too old."""
         self._note_depth()
         oldest, kept = self.scenario.max_policy_lag, []
         for actor, version in [self._pending.popleft() for _ in range(count)]:
@@ -181,14 +181,14 @@ class _Run:
     # -- figures -----------------------------------------------------------------------------------
 
     def _note_depth(self) -> None:
-        """The queue's depth is about to change."""
+        """Record the queue's depth before it changes."""
         depth, outcome = len(self._pending), self.outcome
         outcome.depths[depth] = outcome.depths.get(depth, 0.0) + self.env.now - self._since
         self._since = self.env.now
         outcome.depth_line.append((self.env.now, depth))
 
     def forget(self) -> None:
-        """What was counted so far was the warm-up."""
+        """Discard the counts of the warm-up."""
         self._note_depth()
         self.learning_s = 0.0
         self.outcome.lags.clear()

@@ -1,1 +1,1 @@
-"""``headrace bench scaling``: what more learners bring."""
+"""``headrace bench scaling``: benchmark of training speed against the number of learners."""

@@ -1,4 +1,4 @@
-"""What a sum over W processes costs, by each of the learners' ways, for messages of many sizes."""
+"""Measures the cost of an all-reduce over W processes for many message sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RESULT = "result.json"
 
 
 def messages(config: Config, gradient_bytes: int) -> list[int]:
-    """Bytes of each sum of one iteration: of gradients, and of advantages where they are scaled."""
+    """Return the bytes of each sum of one iteration: gradients, and scaled advantages."""
     algo: Any = config.settled.algo
     steps = (getattr(algo, name, 1) for name in ("epochs", "minibatches", "t_frequency"))
     gradients = math.prod(steps)
@@ -45,7 +45,7 @@ def messages(config: Config, gradient_bytes: int) -> list[int]:
 
 
 def rows_told(config: Config) -> list[int]:
-    """Bytes of what each learner tells all others in one iteration: counts, and moments."""
+    """Return the bytes that each learner broadcasts in one iteration: counts and moments."""
     settled = config.settled
     has_moments = settled.network.normalize_observations or settled.algo.normalize_returns
     return [TOLD_BYTES] * (2 if has_moments else 1)
@@ -58,7 +58,7 @@ def measure(
     console: Console,
     repeats: int = REPEATS,
 ) -> list[Timing]:
-    """The timings of all world sizes above 1 and all messages; only missing ones are measured.
+    """Measure missing timings of all world sizes above 1 and all message sizes.
 
     Args:
         study: a table with COLUMNS. A world size that fails is said and left out.
@@ -90,7 +90,7 @@ def measure(
 def _apart(
     way: Way, world_size: int, sizes: Sequence[int], repeats: int, folder: Path
 ) -> list[float]:
-    """Median seconds for each size, measured in a session of its own."""
+    """Return the median seconds for each size, measured in a separate session."""
     request = {"way": way, "world_size": world_size, "sizes": list(sizes), "repeats": repeats}
     output = folder / f"allreduce-{way}-w{world_size}.log"
     return Children().call(time_all, request, TIMEOUT_S, output)
@@ -100,7 +100,7 @@ def _apart(
 
 
 def time_sums(rank: int, folder: Path, request: dict[str, Any], pipe: object) -> None:
-    """One of the processes; the first writes the median seconds for each size to the folder."""
+    """Time sums in one of the processes; the first one writes the medians."""
     import torch
 
     from headrace.distributed.ranks import Ranks, file_rendezvous
@@ -124,7 +124,7 @@ def time_sums(rank: int, folder: Path, request: dict[str, Any], pipe: object) ->
 
 
 def time_all(request: dict[str, Any]) -> list[float]:
-    """The median seconds for each size of a request; RuntimeError if a process failed."""
+    """Return the median seconds for each size; raises RuntimeError if a process failed."""
     start_fork_server("headrace.distributed.ranks")  # imported once, not W times
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -1,4 +1,4 @@
-"""What a scaling model's extrapolation rests on, in words."""
+"""Lists the assumptions of a scaling model's extrapolation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.studies.scaling.model import Cost, Link, Model
 
 
 def assumptions(model: Model, num_cores: int) -> list[str]:
-    """What the extrapolation rests on, as sentences with the fitted numbers."""
+    """Return the assumptions of the extrapolation as sentences with the fitted numbers."""
     (a, b), (c, d) = model.rollout, model.learn
     link, counts = model.link, {n: model.messages.count(n) for n in model.messages}
     messages = " and ".join(f"{count} of {n:,} bytes" for n, count in counts.items())

@@ -1,4 +1,4 @@
-"""How training speeds up with the number of learners: ``headrace bench scaling``.
+"""``headrace bench scaling``: measures the speed-up of training with several learners.
 
 Runs are measured in processes of their own, one at a time; each world size with the first seed,
 then with the next. What was measured is kept, so an interrupted study goes on where it was.
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train_apart(config: Config, children: Children, timeout_s: float) -> None:
-    """One run in a session of its own, its settings and its output beside its folder."""
+    """Train one run in a separate session, with settings and output next to its folder."""
     folder = Path(config.run_dir or "")
     folder.parent.mkdir(parents=True, exist_ok=True)
     request, output = (folder.with_name(folder.name + end) for end in (".json", ".log"))
@@ -58,13 +58,13 @@ def _train(config: dict[str, Any]) -> None:
 
 
 def gradient_bytes(config: Config) -> int:
-    """Size of the gradient of a finished run's policy."""
+    """Return the size in bytes of the gradient of a finished run's policy."""
     policy = load(config.run_dir or "", network=config.network)
     return sum(p.numel() * p.element_size() for p in policy.parameters())
 
 
 def run(scaling: Scaling, console: Console) -> int:
-    """Measure what is missing, then print and write everything; 1 if runs failed.
+    """Measure missing runs, then print and write all results; return 1 if runs failed.
 
     Raises:
         ConfigError: there is no such environment, a world size does not fit the settings, or the

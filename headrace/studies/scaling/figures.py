@@ -1,4 +1,4 @@
-"""The figures of a scaling study: of one run, from the files in its folder, and of a world size."""
+"""Metrics of a scaling study: of one run, from its files, and of a world size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MEDIANS = ("steps_per_iter", *TIMES, "rho_comm", "rho_sync", "coverage", *LOSSE
 def run_figures(
     run_dir: Path, world_size: int, warmup_iters: int, target_return: float | None
 ) -> dict[str, Any]:
-    """RUN_FIGURES of a finished run; None where one has no value.
+    """Return RUN_FIGURES of a finished run; None for missing values.
 
     Speeds and means are those of the iterations after the warm-up; they are None if training ended
     within it. Seconds run from the start of training and leave out evaluations.
@@ -47,7 +47,7 @@ def run_figures(
 
 
 def iterations(run_dir: Path, world_size: int) -> Sequence[Lines]:
-    """The lines of each rank, one per iteration; see :func:`run_figures`."""
+    """Return each rank's lines, one per iteration; see :func:`run_figures`."""
     paths = [run_dir / "iterations" / f"rank_{rank}.jsonl" for rank in range(world_size)]
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
@@ -60,7 +60,7 @@ def iterations(run_dir: Path, world_size: int) -> Sequence[Lines]:
 
 
 def _speed(ranks: Sequence[Lines], warmup_iters: int) -> dict[str, Any]:
-    """The figures of the iterations after the warm-up."""
+    """Return the metrics of the iterations after the warm-up."""
     lines = [line for rank in ranks for line in rank[warmup_iters:]]
     if not lines:
         return {"iterations": 0}
@@ -81,13 +81,13 @@ def _speed(ranks: Sequence[Lines], warmup_iters: int) -> dict[str, Any]:
 
 
 def evaluations(run_dir: Path) -> Lines:
-    """The evaluations during training, in their order."""
+    """Return the evaluations during training, in order."""
     path = run_dir / "evaluations.jsonl"
     return read_jsonl(path) if path.exists() else []
 
 
 def time_to_target(lines: Lines, target_return: float | None) -> float | None:
-    """Seconds of training until the first evaluation that reaches the target; None: never."""
+    """Return the seconds of training until an evaluation reaches the target, or None."""
     if target_return is None:
         return None
     reached = (line["seconds"] for line in lines if line["return_mean"] >= target_return)
@@ -95,7 +95,7 @@ def time_to_target(lines: Lines, target_return: float | None) -> float | None:
 
 
 def final_return(run_dir: Path) -> float | None:
-    """The closing evaluation's mean, else the last one's during training, else training's own."""
+    """Return the mean return of the final evaluation, or else of the latest episodes."""
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     if summary.get("evaluation"):
         return summary["evaluation"]["mean"]
@@ -107,7 +107,7 @@ def final_return(run_dir: Path) -> float | None:
 
 
 def summarise(rows: Sequence[Row], cores_per_learner: int, num_cores: int) -> list[dict[str, Any]]:
-    """A row per world size, smallest first: medians over its runs, and its speed-ups.
+    """Return a row per world size, smallest first: medians over its runs, and its speed-ups.
 
     Speed-ups are relative to :func:`reference`, as if that scaled ideally from W = 1. A run that
     never reached the target took infinitely long, so ``time_to_target`` is None once half of the
@@ -130,12 +130,12 @@ def summarise(rows: Sequence[Row], cores_per_learner: int, num_cores: int) -> li
 
 
 def reference(summary: Sequence[Row]) -> Row:
-    """The row that speed-ups are relative to: the smallest world size that has a speed."""
+    """Return the row that speed-ups are relative to: the smallest world size with a speed."""
     return next((row for row in summary if row["fps"] is not None), summary[0])
 
 
 def _world_size(size: int, rows: Sequence[Row]) -> dict[str, Any]:
-    """The figures of one world size by themselves."""
+    """Return the metrics of one world size alone."""
     rows = [
         dict(row, steps_per_iter=_times(1.0, row["env_steps"], row["iterations"])) for row in rows
     ]
@@ -159,5 +159,5 @@ def _world_size(size: int, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _times(factor: float, above: float | None, below: float | None) -> float | None:
-    """``factor * above / below``; None where that is undefined."""
+    """Return ``factor * above / below``; None if undefined."""
     return None if above is None or not below else factor * above / below

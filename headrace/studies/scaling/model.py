@@ -1,4 +1,4 @@
-"""How long an iteration takes with W ranks: fitted to what was measured, then extrapolated.
+"""Model of an iteration's duration with W ranks, fitted to measurements and extrapolated.
 
     t_iter(W) = t_rollout(W) + t_learn(W) + t_comm(W) + t_sync(W) + t_other
 
@@ -26,7 +26,7 @@ PARTS = ("t_rollout", "t_learn", "t_comm", "t_sync")
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that one sum of a message over the ranks takes."""
+    """Measured seconds of one all-reduce."""
 
     way: Way
     world_size: int
@@ -37,13 +37,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one message from a rank to another: ``alpha_s + bytes * beta_s`` seconds."""
+    """Cost of one message between ranks: ``alpha_s + bytes * beta_s`` seconds."""
 
     alpha_s: float = 0.0
     beta_s: float = 0.0
 
     def of(self, messages: float, num_bytes: float) -> float:
-        """Seconds of so many messages with so many bytes in all."""
+        """Return the seconds of a number of messages with a total of bytes."""
         return messages * self.alpha_s + num_bytes * self.beta_s
 
 
@@ -57,7 +57,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Model:
-    """The fitted numbers; ``at`` gives the times of a world size."""
+    """Fitted numbers; ``at`` returns the times of a world size."""
 
     mode: Mode
     messages: tuple[int, ...]  # bytes of each sum of one iteration
@@ -75,7 +75,7 @@ class Model:
     notes: tuple[str, ...]  # what was assumed for want of measurements
 
     def at(self, world_size: int) -> dict[str, float]:
-        """``t_iter`` and its parts, in seconds, ``fps``, ``rho_comm`` and ``rho_sync``."""
+        """Return ``t_iter`` and its parts, in seconds, ``fps``, ``rho_comm`` and ``rho_sync``."""
         times = {
             "t_rollout": self.rollout[0] + self.rollout[1] / world_size,
             "t_learn": self.learn[0] + self.learn[1] / world_size,
@@ -93,7 +93,7 @@ class Model:
         }
 
     def _exchange_s(self, world_size: int) -> float:
-        """Of an iteration: sums within each machine, between machines, and handed on within."""
+        """Return the seconds of an iteration's sums within and between machines."""
         here, machines = min(world_size, self.largest), math.ceil(world_size / self.largest)
         memory = sum(sum_s("memory", here, n, self.memory) for n in self.messages)
         if machines == 1:
@@ -109,7 +109,7 @@ class Model:
 
 
 def sum_parts(way: Way, world_size: int, num_bytes: float) -> tuple[float, float]:
-    """Messages, and bytes, that a rank waits for one after the other in one sum.
+    """Return the sequential messages and bytes that a rank waits for in one sum.
 
     Shared memory: one wait for all, then all rows are read. Sockets: see
     ``distributed/tree_allreduce.py``.
@@ -122,17 +122,17 @@ def sum_parts(way: Way, world_size: int, num_bytes: float) -> tuple[float, float
 
 
 def sum_s(way: Way, world_size: int, num_bytes: float, cost: Cost) -> float:
-    """Seconds of one sum."""
+    """Return the seconds of one sum."""
     return cost.of(*sum_parts(way, world_size, num_bytes))
 
 
 def straggling(world_size: int) -> float:
-    """About how many deviations the slowest of W normal delays lies above their mean."""
+    """Return the approximate deviations of the slowest of W normal delays from their mean."""
     return math.sqrt(2.0 * math.log(world_size))
 
 
 def nonnegative_least_squares(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The x >= 0 that minimises ``|columns @ x - y|``; columns ``[M, N]``."""
+    """Return the x >= 0 that minimises ``|columns @ x - y|``; columns ``[M, N]``."""
     from scipy.optimize import nnls  # half a second, which only a study spends
 
     lengths = np.linalg.norm(columns, axis=0)
@@ -141,7 +141,7 @@ def nonnegative_least_squares(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
-    """Alpha and beta of a way, by least squares of RELATIVE errors; None without a timing.
+    """Fit alpha and beta by least squares of relative errors; None without a timing.
 
     The times of small and large messages differ by orders of magnitude; both shall count.
     """
@@ -155,7 +155,7 @@ def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
 
 
 def fit_share(points: Sequence[tuple[int, float]], mode: Mode) -> tuple[float, float]:
-    """a, b >= 0 of ``a + b / W`` for ``(W, seconds)``.
+    """Fit a, b >= 0 of ``a + b / W`` to ``(W, seconds)``.
 
     In growing-batch each rank's work stays what it is, so a is the mean and b is 0. A single world
     size can't tell the two apart: then all of it is taken to divide.
@@ -170,7 +170,7 @@ def fit_share(points: Sequence[tuple[int, float]], mode: Mode) -> tuple[float, f
 
 
 def fit_sync(points: Sequence[tuple[int, float]]) -> float:
-    """s >= 0 of ``s * sqrt(2 ln W)``; 0 without a point beyond W = 1."""
+    """Fit s >= 0 of ``s * sqrt(2 ln W)``; 0 without a point beyond W = 1."""
     columns = np.array([[straggling(size)] for size, _ in points])
     return float(nonnegative_least_squares(columns, np.array([s for _, s in points]))[0])
 
@@ -185,7 +185,7 @@ def fit(
     rows_told: Sequence[int] = (),
     link: Link | None = None,
 ) -> Model | None:
-    """The model of all speeds and timings within the cores; None if there is no speed.
+    """Fit the model to all speeds and timings within the cores; None if there is no speed.
 
     Args:
         rows: of ``figures.summarise``, one per world size.
@@ -229,7 +229,7 @@ def fit(
 
 
 def _notes(mode: Mode, sizes: Sequence[int], no_timing: bool) -> Iterable[str]:
-    """What is assumed for want of measurements."""
+    """Describe assumptions made for lack of measurements."""
     if len(sizes) == 1 and mode == "constant-batch":
         yield (
             f"Only W = {sizes[0]} was measured within the cores, so rollouts and learning are "
@@ -255,7 +255,7 @@ def _notes(mode: Mode, sizes: Sequence[int], no_timing: bool) -> Iterable[str]:
 def extrapolate(
     model: Model, world_sizes: Iterable[int], reference: tuple[int, float]
 ) -> list[dict[str, float]]:
-    """A row per world size: what :meth:`Model.at` gives, with ``speedup_fps`` and ``efficiency``.
+    """Return a row per world size: :meth:`Model.at` with ``speedup_fps`` and ``efficiency``.
 
     Args:
         reference: the world size, and its measured FPS, that speed-ups are relative to.

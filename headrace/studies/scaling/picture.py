@@ -1,4 +1,4 @@
-"""The picture of a scaling study: what was measured filled, what the model says hollow."""
+"""Plots a scaling study: measurements filled, model predictions hollow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEARNERS = "learners W"
 def draw_scaling(
     summary: Sequence[Row], predicted: Sequence[Row], title: str, num_cores: int, path: Path
 ) -> None:
-    """Steps per second, speed-up, efficiency and where the time of an iteration goes, against W.
+    """Plot steps per second, speed-up, efficiency and the parts of an iteration against W.
 
     Args:
         summary: a row per measured world size, one or more with a speed.
@@ -64,7 +64,7 @@ def draw_scaling(
 
 
 def _draw_figure(panel: Axes, name: str, rows: Sequence[Row], predicted: Sequence[Row]) -> None:
-    """One figure as measured and by the model."""
+    """Plot one metric as measured and as predicted."""
 
     def columns(chosen: Sequence[Row]) -> tuple[list[float], list[float]]:
         return [row["world_size"] for row in chosen], [row[name] for row in chosen]
@@ -79,13 +79,13 @@ def _draw_figure(panel: Axes, name: str, rows: Sequence[Row], predicted: Sequenc
 
 
 def _not_in(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
-    """The rows of world sizes that the others don't have."""
+    """Return the rows of world sizes that the others lack."""
     known = {row["world_size"] for row in others}
     return [row for row in rows if row["world_size"] not in known]
 
 
 def _handles(rows: Sequence[Row], predicted: Sequence[Row], num_cores: int) -> list[Any]:
-    """What the legend of the whole picture says."""
+    """Return the legend handles of the plot."""
     handles: list[Any] = [
         Line2D([], [], marker="o", color=MEASURED, markersize=8, label="measured")
     ]
@@ -99,7 +99,7 @@ def _handles(rows: Sequence[Row], predicted: Sequence[Row], num_cores: int) -> l
 
 
 def _draw_shares(panel: Axes, rows: Sequence[Row], predicted: Sequence[Row]) -> None:
-    """Stacked shares of an iteration: a bar per measured world size, then the model's others."""
+    """Plot stacked shares of an iteration for measured and predicted world sizes."""
     others = _not_in(predicted, [row for row in rows if not row["exceeds_cores"]])
     bars = [(float(i), row, True) for i, row in enumerate(rows)]
     bars += [(len(rows) + 0.6 + i, row, False) for i, row in enumerate(others)]
@@ -118,7 +118,7 @@ def _draw_shares(panel: Axes, rows: Sequence[Row], predicted: Sequence[Row]) -> 
 
 
 def _draw_bar(panel: Axes, x: float, row: Row, measured: bool) -> None:
-    """One world size; the parts of several threads may add up to more than the iteration."""
+    """Plot the bar of one world size; parts in several threads may exceed the iteration."""
     parts = [row[name] for name in PARTS]
     parts.append(max(0.0, row["t_iter"] - sum(parts)))
     total, bottom = sum(parts), 0.0

@@ -1,4 +1,4 @@
-"""What a scaling study prints and writes once its runs are done."""
+"""Prints and writes the results of a scaling study."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NO_MODEL = "Nothing is extrapolated: no speed was measured within this machine'
 def write(
     scaling: Scaling, rows: Sequence[Row], timings: Sequence[Timing], console: Console
 ) -> None:
-    """Print and write everything that follows from the runs, one or more."""
+    """Print and write all results that follow from one or more runs."""
     cores, folder = num_cores(), Path(scaling.output)
     summary = figures.summarise(rows, scaling.cores_per_learner, cores)
     messages = allreduce.messages(scaling.config, rows[0]["gradient_bytes"])
@@ -96,7 +96,7 @@ def write(
 
 
 def _draw_returns(scaling: Scaling, rows: Sequence[Row], cores: int, path: Path) -> bool:
-    """Evaluated returns against steps and seconds; False if there are none."""
+    """Plot evaluated returns against steps and seconds; False if there are none."""
     evaluated: dict[str, list[figures.Lines]] = {}
     dashed = set()
     for size, own in sorted(grouped(rows, lambda row: row["world_size"]).items()):
@@ -129,7 +129,7 @@ def _draw_returns(scaling: Scaling, rows: Sequence[Row], cores: int, path: Path)
 def _print_tables(
     scaling: Scaling, summary: Sequence[Row], predicted: Sequence[Row], console: Console
 ) -> None:
-    """Speed and learning as measured, then the extrapolation."""
+    """Print speed and learning as measured, then the extrapolation."""
     first, target = figures.reference(summary)["world_size"], scaling.config.target_return
     relative = "speed-ups relative to W = 1"
     if first != 1:
@@ -155,7 +155,7 @@ def _print_tables(
 def _table(
     rows: Sequence[Row], columns: Sequence[tuple[str, str, float, int]], names: Mapping[int, str]
 ) -> list[dict[str, str]]:
-    """Texts: a dash where there is no figure."""
+    """Format rows as texts, with a dash for missing metrics."""
     return [
         {"W": names.get(row["world_size"], str(row["world_size"]))}
         | {

@@ -1,4 +1,4 @@
-"""What a scaling study depends on, and the configs of its runs."""
+"""Settings of a scaling study, and the configs of its runs."""
 
 # Annotations are evaluated here at once: tyro reads those of Scaling.
 
@@ -88,29 +88,29 @@ class Scaling:
 
     @property
     def link(self) -> Link:
-        """The network of the extrapolation."""
+        """Network assumed by the extrapolation."""
         bytes_per_s = math.inf if self.network_gbps is None else self.network_gbps * 1e9 / 8
         return Link((self.network_latency_us or 0.0) * 1e-6, bytes_per_s)
 
     @property
     def cores_per_learner(self) -> int:
-        """Cores that each learner wants at least."""
+        """Minimum number of cores per learner."""
         return self.config.cores_per_learner or 1
 
     @property
     def title(self) -> str:
-        """What is measured."""
+        """Title of the study."""
         name, env, first = self.config.algo_name, flags.named(self.config), self.config.seed
         seeds = f"seeds {first} to {first + self.repeats - 1}"
         return f"{name} on {env}, {self.mode}, {seeds if self.repeats > 1 else f'seed {first}'}"
 
     def run_dir(self, world_size: int, seed: int) -> Path:
-        """Where a run writes."""
+        """Return the folder of a run."""
         return Path(self.output) / "runs" / f"{self.mode}-w{world_size}-seed{seed}"
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that a run depends on besides mode, world size and seed."""
+        """Fingerprint of everything that a run depends on besides mode, world size and seed."""
         values = self.config.to_json() | {"seed": None}
         return fingerprint([values, self.warmup_iters, self.total_iters])
 
@@ -119,7 +119,7 @@ class Scaling:
 
 
 def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
-    """The config of one run.
+    """Return the config of one run.
 
     Raises:
         ConfigError: it can't be shared out among so many learners.
@@ -148,7 +148,7 @@ def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
 
 
 def predictable(scaling: Scaling) -> tuple[list[int], str]:
-    """The world sizes to extrapolate to, and a sentence on why there are no larger ones, if so."""
+    """Return the world sizes to extrapolate to, and why there are no larger ones."""
     for count, size in enumerate(EXTRAPOLATED):
         try:
             case_config(scaling, size, scaling.config.seed)
@@ -158,7 +158,7 @@ def predictable(scaling: Scaling) -> tuple[list[int], str]:
 
 
 def cases_of(scaling: Scaling) -> list[Case]:
-    """All runs, seeds outermost, so that a noisy minute hits all world sizes."""
+    """Return all runs, seeds outermost, so that temporary noise affects all world sizes."""
     first = scaling.config.seed
     return grid(
         {"settings": scaling.fingerprint},

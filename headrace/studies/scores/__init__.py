@@ -1,1 +1,1 @@
-"""Scores that can be compared between tasks: references, and what runs have of them."""
+"""Normalised scores for comparing tasks: reference scores, and scores of runs."""

@@ -1,4 +1,4 @@
-"""``headrace references`` and ``headrace score``."""
+"""``headrace references`` and ``headrace score``: measures and compares normalised scores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def measure_references(
     wrappers: Sequence[str],
     output: Path,
 ) -> None:
-    """Measure random scores, take experts' from their runs, and write both.
+    """Measure random scores, read experts' scores from their runs, and write both.
 
     Raises:
         ConfigError: an environment or an expert is wrong; nothing was measured.
@@ -73,7 +73,7 @@ def measure_references(
 def score(
     runs: Sequence[Path], suite: str, picture: Path | None = None, console: Console | None = None
 ) -> dict[str, Scores]:
-    """Print what runs, or a JSON file of returns by task, score in a suite; by algorithm.
+    """Print the scores of runs, or of a JSON file of returns by task, by algorithm.
 
     Runs of an algorithm on the same task are seeds: the mean of theirs is the task's return. Runs
     of one task and runs of several are told apart, and runs of the same task by the settings of
@@ -119,7 +119,7 @@ def score(
 
 
 def matrix(suite: Suite, returns: Mapping[str, Sequence[float]]) -> Matrix | None:
-    """Normalised scores of each seed on each task; None where tasks have different numbers."""
+    """Return the scores of each seed on each task; None if tasks have unequal numbers of seeds."""
     tasks = [suite.task(name) for name in returns]
     if len({len(each) for each in returns.values()}) != 1:
         return None
@@ -132,7 +132,7 @@ def matrix(suite: Suite, returns: Mapping[str, Sequence[float]]) -> Matrix | Non
 
 
 def compare(compared: Mapping[str, Matrix | None], picture: Path | None, console: Console) -> None:
-    """Print interquartile means and probabilities of improvement; draw performance profiles."""
+    """Print interquartile means and probabilities of improvement; plot performance profiles."""
     whole = {name: one for name, one in compared.items() if one is not None}
     same = {(*one.tasks, len(one.scores)) for one in whole.values()}
     if len(same) != 1 or len(whole) < len(compared):
@@ -165,7 +165,7 @@ def compare(compared: Mapping[str, Matrix | None], picture: Path | None, console
 
 
 def draw_profiles(found: Mapping[str, statistics.Estimate], path: Path) -> None:
-    """Performance profiles with their bands."""
+    """Plot performance profiles with their bands."""
     with plotting.picture(path, "Performance profiles", (6.0, 4.2)) as (_, (panel,)):
         for i, (name, one) in enumerate(found.items()):
             panel.plot(TAUS, one.value, label=name, color=f"C{i}")
@@ -176,7 +176,7 @@ def draw_profiles(found: Mapping[str, statistics.Estimate], path: Path) -> None:
 
 
 def _returns(runs: Sequence[Path], suite: Suite) -> dict[str, Mapping[str, Sequence[float]]]:
-    """By kind of run, or the name of a file: returns by task."""
+    """Return the returns by task, by kind of run or file name."""
     if _is_file(runs):
         return {runs[0].stem: _of_file(runs[0])}
     paths = [path.resolve() for path in runs]
@@ -202,7 +202,7 @@ def _checked(path: Path, suite: Suite) -> RunScore:
 
 
 def _kinds(scores: Sequence[RunScore]) -> dict[str, list[RunScore]]:
-    """Runs that count as seeds of each other, or as one agent's on different tasks."""
+    """Group runs that count as seeds of each other, or as one agent on different tasks."""
     kinds: list[list[RunScore]] = []
     for some in grouped(scores, lambda one: (one.algorithm, len(one.tasks) > 1)).values():
         by_task = grouped(((task, one) for one in some for task in one.tasks), lambda pair: pair[0])

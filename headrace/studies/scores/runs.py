@@ -1,4 +1,4 @@
-"""What a run directory says of how good its policy is."""
+"""Reads a policy's score from a run directory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Means = tuple[float | None, dict[str, float | None]]  # of all episodes, and by 
 
 
 class NoScore(CheckpointError):
-    """A run has ended without anything to score."""
+    """Error of a run that has ended without a score."""
 
 
 class RunScore(NamedTuple):
-    """A run's score in its environment's own units."""
+    """Score of a run in its environment's own units."""
 
     algorithm: str
     value: float
@@ -38,14 +38,14 @@ class RunScore(NamedTuple):
 
 
 def check_ended(run_dir: Path) -> None:
-    """Raise RuntimeError if a run that has written its summary was interrupted before."""
+    """Raise RuntimeError if a run that has written its summary was interrupted."""
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     if summary.get("interrupted"):
         raise RuntimeError(f"{run_dir} was interrupted at {summary['env_steps']:,} steps")
 
 
 def score_of(run_dir: Path) -> RunScore:
-    """The score of a run that has ended.
+    """Return the score of a finished run.
 
     Raises:
         CheckpointError: it holds no summary. NoScore: neither evaluation nor episode ended.
@@ -69,7 +69,7 @@ def score_of(run_dir: Path) -> RunScore:
 
 
 def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What algorithm and network were, and of how many tasks; not where, for how long or how."""
+    """Return the algorithm, the network and the number of tasks of a run."""
     try:
         flat = flat_settings(dict(config))
     except (KeyError, TypeError, ValueError):  # of another version

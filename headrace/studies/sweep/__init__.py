@@ -1,1 +1,1 @@
-"""Sweeps: settings that are drawn, trained, and ranked."""
+"""Sweeps: samples settings, trains with them, and ranks the trials."""

@@ -1,4 +1,4 @@
-"""``headrace sweep``: settings that are drawn, trained and ranked."""
+"""``headrace sweep``: samples settings, trains with them and ranks the trials."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(sweep: Sweep, console: Console, measure: Measure = measured) -> int:
-    """Do what trials are missing, together with others who do, then write page and picture.
+    """Run missing trials, together with other processes, then write the page and the plot.
 
     Args:
         measure: one run of a trial.

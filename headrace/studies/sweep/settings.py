@@ -1,4 +1,4 @@
-"""What a sweep depends on, and the configs of its runs."""
+"""Settings of a sweep, and the configs of its runs."""
 
 # Annotations are evaluated here at once: tyro reads those of Sweep.
 
@@ -73,7 +73,7 @@ class Sweep:
 
     @property
     def base(self) -> Config:
-        """What is the same in all runs, the preset's settings among it."""
+        """Shared settings of all runs, including the preset's."""
         if self.preset == "none":
             return self.config
         return replaced(self.config, {"optimizer": "rmsprop"})
@@ -90,13 +90,13 @@ class Sweep:
 
     @property
     def draws(self) -> str:
-        """The sampler."""
+        """Name of the sampler."""
         default = "tpe" if self.preset == "none" else "random"
         return default if self.sampler == "auto" else self.sampler
 
     @cached_property
     def suite(self) -> Suite | None:
-        """What scores are normalised by; None: they are returns.
+        """Suite that normalises scores; None: returns are compared.
 
         Raises:
             ConfigError: a reference score is missing.
@@ -107,19 +107,19 @@ class Sweep:
 
     @property
     def suite_name(self) -> str | None:
-        """Its name, or file."""
+        """Name or file of the suite."""
         return None if self.suite is None else self.references or self.suite.name
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that trials depend on; a sweep that goes on has the same."""
+        """Settings that a resumed sweep must share."""
         parameters = {p.name: [p.kind, list(p.values)] for p in self.parameters}
         own = {"seeds": self.seeds, "sampler": self.draws, "prune": self.prune}
         own["references"] = self.suite_name
         return {"config": self.base.settled.to_json(), "parameters": parameters, **own}
 
     def trial_dir(self, number: int) -> Path:
-        """Where a trial's runs write."""
+        """Return the folder of a trial's runs."""
         return Path(self.output) / "trials" / f"{number:04d}"
 
     def run_config(self, number: int, values: dict[str, Any], repeat: int) -> Config:
@@ -133,7 +133,7 @@ class Sweep:
         return replaced(self.base, {**values, **own})
 
     def check(self) -> None:
-        """Raise ConfigError where nothing is drawn, or a reference score is missing."""
+        """Raise ConfigError if nothing is sampled, or a reference score is missing."""
         if not self.parameters:
             some = "'learning_rate=loguniform:1e-5,1e-2'"
             raise ConfigError(

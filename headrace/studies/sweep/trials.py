@@ -1,4 +1,4 @@
-"""A trial: its runs in processes of their own, one seed after the other."""
+"""Runs a trial: one seed after the other in separate processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Measure = Callable[[Sweep, Claim, int, Children], dict[str, Any]]
 
 
 def measured(sweep: Sweep, claim: Claim, repeat: int, children: Children) -> dict[str, Any]:
-    """Train one of a trial's runs, or go on with it.
+    """Train one of a trial's runs, or resume it.
 
     Returns:
         ``score``, see ``fitness``; or ``pruned``, True; or ``error``, why there is none.
@@ -48,7 +48,7 @@ def measured(sweep: Sweep, claim: Claim, repeat: int, children: Children) -> dic
 
 
 def _ended(config: Config) -> RunScore | None:
-    """The score of a run that came to its end before."""
+    """Return the score of a run that ended earlier."""
     with contextlib.suppress(CheckpointError, RuntimeError):
         score = score_of(Path(config.run_dir or ""))
         check_ended(Path(config.run_dir or ""))
@@ -60,7 +60,7 @@ def _ended(config: Config) -> RunScore | None:
 def do_trial(
     sweep: Sweep, store: Store, claim: Claim, children: Children, measure: Measure = measured
 ) -> str:
-    """All runs of a trial; returns a line about it.
+    """Run all seeds of a trial; return a line about it.
 
     Raises:
         RuntimeError: a run was cut short; whoever claims the trial goes on with it.
@@ -88,7 +88,7 @@ def do_trial(
 
 
 def train_run(request: dict[str, Any]) -> dict[str, Any]:
-    """Train a run to its end; what it has instead of a score.
+    """Train a run to its end; return a reason if it has no score.
 
     Raises:
         RuntimeError: it was interrupted, as by a signal to all processes of a job.
@@ -103,7 +103,7 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Reports:
-    """A callback that tells the journal a run's score, and ends it where it should be pruned."""
+    """Callback that reports a run's score to the journal, and stops pruned runs."""
 
     def __init__(self, request: dict[str, Any], config: Config, suite: Suite | None) -> None:
         total_steps, self._suite = config.total_steps, suite
@@ -134,7 +134,7 @@ class _Reports:
 
 
 def pruner(name: str, steps: int) -> Any:
-    """Optuna's, for trials of so many steps."""
+    """Return Optuna's pruner for trials of a number of steps."""
     pruners = optuna().pruners
     if name == "median":
         return pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=steps // 8)

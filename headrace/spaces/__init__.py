@@ -1,1 +1,1 @@
-"""Spaces of Gymnasium as trees of tensors, as action distributions see them, and as JSON."""
+"""Gymnasium spaces: tensor trees, action distributions and JSON."""

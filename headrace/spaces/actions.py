@@ -30,7 +30,7 @@ _MOST_CHOICES = 2**20
 
 
 def distribution_for(space: Space, squash: bool = False, path: Path = ()) -> dist.Distribution:
-    """The distribution whose actions fit ``space``, as the module's docstring says.
+    """Return the distribution whose actions fit ``space``, as the module's docstring defines.
 
     Args:
         space: of a single environment.
@@ -183,7 +183,8 @@ class _ToBox:
 
 
 def _affine(low: np.ndarray, high: np.ndarray, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``scale`` and ``offset`` ``[k]`` float64 that map [-1, 1] into [low, high] where ``scaled``.
+    """Return ``scale`` and ``offset`` ``[k]`` float64 that map [-1, 1] into [low, high] if
+    ``scaled``.
 
     Bounds are halved before subtraction so that the difference stays finite. The scale is the
     largest one for which rounding doesn't exceed a bound.
@@ -197,14 +198,14 @@ def _affine(low: np.ndarray, high: np.ndarray, scaled: np.ndarray) -> tuple[np.n
 
 
 def _converted(action: Any, dtype: np.dtype[Any]) -> Any:
-    """A copy in the dtype of the space."""
+    """Return a copy in the dtype of the space."""
     if isinstance(action, Tensor):
         return action.to(getattr(torch, dtype.name))
     return np.array(action, dtype)
 
 
 def mask_is_empty(distribution: dist.Distribution, mask: np.ndarray) -> np.ndarray:
-    """Where some component of the action has nothing left to choose.
+    """Return where a component of the action has no legal choice left.
 
     Args:
         mask: ``[..., distribution.num_mask]`` bool.

@@ -1,4 +1,4 @@
-"""Images and grids of symbols: which observations are some, how they lie, what is made of them."""
+"""Detects image and symbol-grid observations, their layouts, and converts them for convolutions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_SYMBOLS = 2**12
 
 
 def is_image(space: gymnasium.Space) -> bool:
-    """Whether an observation is an image, which convolutions read and nothing flattens.
+    """Return whether an observation is an image, which is processed by convolutions.
 
     A uint8 Box of two dimensions or more is, and any Box of three or more both of whose sides are
     at least 8.
@@ -44,7 +44,7 @@ _LAYOUTS: tuple[Layout, ...] = ("channels_first", "channels_last")
 
 
 def layout_of(space: Box) -> Layout | None:
-    """At which end the channels are, as far as the shape tells; None: it doesn't.
+    """Return the position of the channels as far as the shape determines it, or None.
 
     The other two of the last three dimensions are the sides. They are told by being equal, else by
     the channels, of which there are at most four, or far fewer than pixels in a row. Dimensions
@@ -73,7 +73,7 @@ def _sides(space: Box, layout: Layout) -> tuple[int, int]:
 
 
 def image_shape(space: Box, layout: Layout = "auto") -> tuple[int, int, int]:
-    """Channels, what is stacked included, height and width; see :func:`channels_first`.
+    """Return channels (including stacked ones), height and width; see :func:`channels_first`.
 
     Raises:
         ConfigError: ``layout`` is "auto", and the shape doesn't tell which it is.
@@ -90,7 +90,7 @@ def image_shape(space: Box, layout: Layout = "auto") -> tuple[int, int, int]:
 
 
 def channels_first(space: Box, layout: Layout) -> Callable[[Tensor], Tensor]:
-    """What makes ``[N, channels, height, width]`` of images ``[N, *space.shape]``.
+    """Return a function from images ``[N, *space.shape]`` to ``[N, channels, height, width]``.
 
     Leading dimensions, such as stacked frames, are merged with the channels.
     """
@@ -112,7 +112,7 @@ def _ordered(x: Tensor, shape: tuple[int, int, int], moves: bool) -> Tensor:
 
 
 def num_symbols(name: str, space: gymnasium.Space, given: int | None) -> int:
-    """How many symbols a grid has: those given, or all between the bounds of the Box.
+    """Return the number of symbols of a grid: the given number, or all between the Box's bounds.
 
     Raises:
         ConfigError: the space is no grid of integers, or has too many symbols.
@@ -134,7 +134,7 @@ def num_symbols(name: str, space: gymnasium.Space, given: int | None) -> int:
 def one_hot_channels(
     x: Tensor, space: Box, symbols: int, dtype: torch.dtype, layout: Layout = "auto"
 ) -> Tensor:
-    """Grids ``[N, *space.shape]`` as zeros and ones ``[N, channels * symbols, height, width]``.
+    """One-hot encode grids ``[N, *space.shape]`` as ``[N, channels * symbols, height, width]``.
 
     Channel ``c * symbols + s`` is 1 where channel c holds symbol s, counted from the lower bound of
     the space; what is no symbol is 0 in all of them.

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as plain values for ``config.json``, and back."""
+"""Converts Gymnasium spaces to plain values for ``config.json``, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOUNDS = ("low", "high", "min_length", "max_length", "charset")
 
 
 def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
-    """A Box, Discrete, MultiDiscrete, MultiBinary, Text, or a Dict or Tuple of these as values.
+    """Convert a Box, Discrete, MultiDiscrete, MultiBinary, Text, or a Dict or Tuple of these.
 
     Raises:
         TypeError: the space is of another kind.
@@ -49,7 +49,7 @@ def _bound(values: np.ndarray) -> list[str]:
 
 
 def alike(one: gymnasium.Space, other: gymnasium.Space, bounds: bool = True) -> bool:
-    """Whether values of one space are values of the other.
+    """Return whether two spaces have the same values.
 
     Args:
         bounds: False: whether they would be, whatever the bounds of Boxes and Texts are.
@@ -71,7 +71,7 @@ def _without(value: Any, names: tuple[str, ...]) -> Any:
 
 
 def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
-    """The space that :func:`space_to_json` wrote.
+    """Restore the space that :func:`space_to_json` converted.
 
     Raises:
         KeyError, TypeError, ValueError: the values are no space's.

@@ -1,4 +1,4 @@
-"""Action masks as environments give them, as bits; without torch, for environments use it, too."""
+"""Converts environments' action masks to bits, without importing torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MASK = "action_mask"
 
 
 def flatten_mask(space: Space, mask: Any, path: Path = ()) -> np.ndarray:
-    """An environment's action mask as bits in the order of the distribution's logits.
+    """Flatten an environment's action mask to bits in the order of the distribution's logits.
 
     Args:
         space: of a single environment.
@@ -86,7 +86,7 @@ def _bits(space: Space | str, mask: Any, size: int, path: Path) -> np.ndarray:
 
 
 def _components(space: spaces.Dict | spaces.Tuple, mask: Any, path: Path) -> dict[Any, Any]:
-    """The masks that were given, by key or index."""
+    """Return the given masks by key or index."""
     if isinstance(space, spaces.Dict):
         if not isinstance(mask, dict):
             raise ConfigError(
@@ -110,7 +110,7 @@ def _components(space: spaces.Dict | spaces.Tuple, mask: Any, path: Path) -> dic
 
 
 def _rows(mask: Any) -> list[Any]:
-    """The arrays in nested tuples: one for each choice of a MultiDiscrete of any rank."""
+    """Return the arrays in nested tuples: one per choice of a MultiDiscrete of any rank."""
     return [row for part in mask for row in _rows(part)] if isinstance(mask, tuple) else [mask]
 
 
@@ -141,7 +141,7 @@ def _join(parts: list[np.ndarray], path: Path) -> np.ndarray:
 
 
 def sample_allowed(space: Space, mask: Any) -> Any:
-    """A random action of ``space``, which is seeded, that an environment's mask allows.
+    """Sample an action of a seeded ``space`` that an environment's mask allows.
 
     Args:
         mask: as for :func:`flatten_mask`, of a single action. Where it allows nothing, or fits the

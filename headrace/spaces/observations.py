@@ -1,4 +1,4 @@
-"""Observation spaces leaf by leaf: paths, and numbers out of anything discrete."""
+"""Leaves of observation spaces: paths, and numeric encodings of discrete values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, or a Dict or Tupl
 
 
 def leaves(space: gymnasium.Space) -> Iterator[tuple[Path, Any]]:
-    """The paths and spaces of all leaves, in order.
+    """Return the paths and spaces of all leaves, in order.
 
     Raises:
         ConfigError: one of them is not supported; names its path.
@@ -56,19 +56,19 @@ def _remedy(space: gymnasium.Space) -> str:
 
 
 def dotted(path: Path) -> str:
-    """``a.0``, the name of a leaf in settings."""
+    """Return the name of a leaf in settings, as ``a.0``."""
     return ".".join(map(str, path))
 
 
 def at(tree: Tree, path: Path) -> Tree:
-    """The part of a tree at a path."""
+    """Return the part of a tree at a path."""
     for key in path:
         tree = tree[key]
     return tree
 
 
 def checked(space: gymnasium.Space, obs: Any) -> tuple[Tree, bool]:
-    """What a user gives as observation, as arrays ``[N, ...]``; and whether it was a single one.
+    """Convert a user's observation to arrays ``[N, ...]``; return also whether it was a single one.
 
     Raises:
         ConfigError: it is none of this space: a part is missing, has another shape, or holds
@@ -140,7 +140,7 @@ def _as_array(space: gymnasium.Space, obs: Any) -> np.ndarray:
 
 
 def zeros(space: gymnasium.Space, num_envs: int) -> Tree:
-    """Zero observations of a space, ``[num_envs, ...]``, as a tree of tensors."""
+    """Return zero observations of a space, ``[num_envs, ...]``, as a tree of tensors."""
     return map_space(
         lambda leaf: torch.as_tensor(np.zeros((num_envs, *(leaf.shape or ())), leaf.dtype)), space
     )
@@ -162,7 +162,7 @@ def check_codes(path: Path, space: gymnasium.Space) -> None:
 
 
 def encode(space: gymnasium.Space, x: Tensor) -> Tensor:
-    """One-hots of Discrete and MultiDiscrete, bits of MultiBinary: ``[N, flatdim(space)]``."""
+    """Encode Discrete and MultiDiscrete one-hot, MultiBinary as bits: ``[N, flatdim(space)]``."""
     one_hot = nn.functional.one_hot
     if isinstance(space, Discrete):
         return one_hot(x.long() - int(space.start), int(space.n))
@@ -175,19 +175,19 @@ def encode(space: gymnasium.Space, x: Tensor) -> Tensor:
 
 
 def exceeds_float32(space: Box) -> bool:
-    """Whether float32 can't hold all values of this Box: float64, and integers from 32 bits."""
+    """Return whether a Box has values beyond float32: float64, and integers from 32 bits."""
     dtype = np.dtype(space.dtype)
     return dtype.kind in "iuf" and dtype.itemsize >= (8 if dtype.kind == "f" else 4)
 
 
 def values(space: Box, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The numbers of a Box, ``[N, prod(shape)]``; uint8 scaled to [0, 1]."""
+    """Return the numbers of a Box, ``[N, prod(shape)]``; uint8 scaled to [0, 1]."""
     flat = x.reshape(x.shape[0], math.prod(space.shape)).to(dtype)
     return flat / 255.0 if space.dtype == np.uint8 else flat
 
 
 def vocabulary(path: Path, space: gymnasium.Space) -> int:
-    """How many tokens a text over this space can have.
+    """Return the number of tokens of a text over this space.
 
     Raises:
         ConfigError: the space holds no rows of tokens.

@@ -1,4 +1,4 @@
-"""Texts as rows of word numbers, which tensors can hold: what an instruction is to a network.
+"""Encodes texts as rows of word numbers for tensors.
 
 Words are runs of letters and digits, and marks of punctuation one by one, both in small letters.
 Number 0 is padding.
@@ -26,22 +26,22 @@ _ANY_LENGTH = 2**16
 
 
 def is_text(space: gymnasium.Space) -> bool:
-    """Whether an observation is a string: of a Text, or of a space of strings of someone's own."""
+    """Return whether an observation is a string: of a Text or of a custom space of strings."""
     return isinstance(space, Text) or (space.dtype is not None and space.dtype.kind == "U")
 
 
 def text_paths(space: gymnasium.Space) -> set[Path]:
-    """Where in a space there are texts."""
+    """Return the paths of texts in a space."""
     return {path for path, leaf in leaves(space) if is_text(leaf)}
 
 
 def plain_text(space: gymnasium.Space) -> Text:
-    """A Text for any space of strings; of someone's own kind: of any printable characters."""
+    """Return a Text for any space of strings; for custom spaces, of any printable characters."""
     return space if isinstance(space, Text) else Text(_ANY_LENGTH, charset=string.printable)
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in order."""
+    """Split a text into words, in order."""
     return _WORD.findall(text.casefold())
 
 
@@ -58,7 +58,7 @@ def check_vocabulary(vocabulary: Iterable[str]) -> None:
 
 
 class Words:
-    """Turns texts into rows of word numbers.
+    """Converts texts to rows of word numbers.
 
     With a vocabulary its words are 1, 2, … in their order, and all others are one number, behind
     them. Without one a word is 1 + its CRC-32 modulo ``buckets``, the same in every process and on
@@ -79,7 +79,7 @@ class Words:
         self.space = Box(0, size, (length,), np.int32)
 
     def rows(self, texts: Iterable[str]) -> np.ndarray:
-        """The words of N texts, ``[N, length]`` int32, padded with 0."""
+        """Return the words of N texts, ``[N, length]`` int32, padded with 0."""
         return np.stack([self._row(text) for text in texts])
 
     def _row(self, text: str) -> np.ndarray:
@@ -107,13 +107,13 @@ class Words:
         return 1 + zlib.crc32(word.encode()) % self._buckets
 
     def in_place_of_texts(self, space: gymnasium.Space) -> gymnasium.Space:
-        """``space`` with rows of numbers in place of texts."""
+        """Return ``space`` with rows of numbers in place of texts."""
         if not text_paths(space):
             return space
         return _rebuilt(space, self.space)
 
     def read(self, space: gymnasium.Space, obs: Any) -> Any:
-        """Observations ``[N, ...]`` of ``space`` with rows of numbers in place of texts."""
+        """Return observations ``[N, ...]`` of ``space`` with rows of numbers in place of texts."""
         return map_space(lambda leaf, part: self.rows(part) if is_text(leaf) else part, space, obs)
 
 

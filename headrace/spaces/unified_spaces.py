@@ -1,4 +1,4 @@
-"""Spaces that differ, joined: one that holds the values of several, and how they come into it.
+"""Unifies different spaces: one space that holds the values of several, and the mappings into it.
 
 | spaces that differ | joined |
 |---|---|
@@ -37,7 +37,7 @@ Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # of obse
 def joined(
     names: Sequence[str], spaces: Sequence[Spaces], what: str, hint: str, apart: bool = False
 ) -> Spaces:
-    """The spaces that hold those of all.
+    """Return the spaces that hold the values of all given ones.
 
     Args:
         names, spaces: of each. what, hint: say whose they are, and what may help, in messages.
@@ -102,7 +102,7 @@ def _stands_apart(space: gymnasium.Space) -> bool:
 
 
 def _distinct(spaces: Sequence[Any]) -> dict[_Key, Any]:
-    """Those that differ, the shortest first."""
+    """Return the distinct spaces, shortest first."""
     return dict(sorted({_key(space): space for space in spaces}.items()))
 
 
@@ -134,7 +134,7 @@ def _line(space: gymnasium.Space) -> str:
 
 
 def _observed(a: gymnasium.Space, b: gymnasium.Space) -> gymnasium.Space | None:
-    """What holds the observations of both; None: nothing does."""
+    """Return a space that holds the observations of both, or None."""
     if a == b:
         return a
     if isinstance(a, Box) and isinstance(b, Box):
@@ -176,14 +176,14 @@ def _is_vector(space: gymnasium.Space) -> bool:
 
 
 def _longer(x: np.ndarray, size: int, at: int = 0) -> np.ndarray:
-    """With zeros before ``at`` and at the end of its last axis."""
+    """Pad with zeros before ``at`` and at the end of the last axis."""
     longer = np.zeros((*x.shape[:-1], size), x.dtype)
     longer[..., at : at + x.shape[-1]] = x
     return longer
 
 
 def _acted(a: gymnasium.Space, b: gymnasium.Space) -> gymnasium.Space | None:
-    """What holds the actions of both; None: nothing does."""
+    """Return a space that holds the actions of both, or None."""
     if a == b:
         return a
     if isinstance(a, Discrete) and isinstance(b, Discrete):
@@ -199,7 +199,7 @@ def _is_scalable(space: gymnasium.Space) -> bool:
 
 
 def own_action(action: Any, own: gymnasium.Space[Any], whole: gymnasium.Space[Any]) -> Any:
-    """One's own actions for those ``[..., *]`` of the joined space.
+    """Map actions ``[..., *]`` of the unified space to an environment's own actions.
 
     A choice that isn't one's own, which no mask allows, is one's last.
     """
@@ -219,7 +219,7 @@ def masked(
     whole: gymnasium.Space[Any],
     batch: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Infos with a mask ``[*batch, choices]`` of one's own choices, where some are lacking."""
+    """Extend infos with a mask ``[*batch, choices]`` of an environment's own choices."""
     if not (isinstance(own, Discrete) and isinstance(whole, Discrete) and own.n < whole.n):
         return info
     mask = info.get(MASK, np.ones((*batch, int(own.n)), np.int8))
@@ -227,7 +227,7 @@ def masked(
 
 
 def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0, at: Any = 0) -> Any:
-    """An observation as the joined space has it.
+    """Map an observation into the unified space.
 
     Args:
         axes: before its own, of a batch. at: its :func:`place`; 0: from the first column on.
@@ -255,7 +255,7 @@ def shown(
     at: Any,
     axes: int = 0,
 ) -> Any:
-    """Observations as the joined space has them, with the task's number, or those of a batch.
+    """Map observations into the unified space, with the task's number, or those of a batch.
 
     Args:
         own: the task's own space. task: None: it isn't shown. at, axes: see :func:`fitted`.

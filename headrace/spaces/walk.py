@@ -1,4 +1,4 @@
-"""Nested spaces: what Dicts and Tuples hold, leaf by leaf, and values that have their structure."""
+"""Walks over nested spaces of Dicts and Tuples, and over values with the same structure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Path: TypeAlias = tuple[Any, ...]  # keys of Dicts and indices of Tuples, from t
 
 
 def parts(space: Space) -> dict[Any, Space] | None:
-    """The subspaces of a Dict by key, of a Tuple by index; None for any other space, a leaf."""
+    """Return the subspaces of a Dict by key, of a Tuple by index; None for a leaf."""
     if isinstance(space, Dict):
         return dict(space.spaces)
     return dict(enumerate(space.spaces)) if isinstance(space, Tuple) else None
 
 
 def leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The paths and spaces of all leaves, in order."""
+    """Return the paths and spaces of all leaves, in order."""
     inner = parts(space)
     if inner is None:
         yield path, space
@@ -30,7 +30,7 @@ def leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def map_space(function: Callable[..., Any], space: Space, *values: Any) -> Any:
-    """``function(leaf, *parts)`` of every leaf and the parts there of ``values``.
+    """Map ``function(leaf, *parts)`` over every leaf and the corresponding parts of ``values``.
 
     Args:
         values: trees with the structure of ``space``, down to its leaves.
@@ -48,5 +48,5 @@ def map_space(function: Callable[..., Any], space: Space, *values: Any) -> Any:
 
 
 def place(path: Path) -> str:
-    """`` at 'a'/0`` for messages; empty at the top."""
+    """Format a path as `` at 'a'/0`` for messages; empty at the top."""
     return " at " + "/".join(map(repr, path)) if path else ""

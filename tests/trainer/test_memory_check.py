@@ -89,7 +89,7 @@ def test_a_batch_that_follows_from_other_sizes_is_refused_likewise(monkeypatch):
     config, policy = made(batch_size=None, num_actors=8)
     free = int(0.8 * memory_check.needed(config, policy) / 0.9)
     monkeypatch.setattr(memory_check, "free_bytes", lambda: free)
-    with pytest.raises(ConfigError, match=r"^batch_size=512 makes .* memory are free"):
+    with pytest.raises(ConfigError, match=r"^batch_size=512 needs .* memory .* are free"):
         memory_check.check_room(config, policy)
 
 
@@ -143,7 +143,7 @@ def test_the_shared_memory_of_a_folder_that_is_missing_is_none_at_all(tmp_path):
 
 def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):
     monkeypatch.setattr(memory_check, "free_bytes", lambda: 1 << 12)
-    with pytest.raises(ConfigError, match="memory are free"):
+    with pytest.raises(ConfigError, match="memory, but only .* are free"):
         hr.Trainer(hr.Config(run_dir=str(tmp_path / "run"), transport="serial"), notify=print)
 
 
@@ -204,7 +204,7 @@ def test_the_limit_of_open_files_is_raised_where_actors_need_it(limits):
 
 def test_more_actors_than_files_can_be_open_for_are_refused(limits):
     limits[:] = 256, 1024
-    with pytest.raises(ConfigError, match=r"^num_actors=200 takes 1328 open files .* nearest: 149"):
+    with pytest.raises(ConfigError, match=r"^num_actors=200 needs 1328 open files .* nearest: 149"):
         memory_check.check_files(made(**CROWD)[0])
     memory_check.check_files(made(**CROWD | {"num_actors": 149})[0])
     assert limits == [1024, 1024]

@@ -158,8 +158,8 @@ def test_who_waits_for_each_other_is_told_which_setting_lets_them_go_on():
     assert plan["bottleneck"] == "max_lag"
     assert plan["line"] == (
         "actors and learner wait for each other: 4,595 of 8,465 steps/s planned; with max_lag=1, "
-        "8 of 15 actors may act while it computes; if cores are free, batch_size=1920 or max_lag=2 "
-        "for all of them or a shorter fragment_length would help, another actor hardly"
+        "8 of 15 actors may act while it computes; if cores are free, batch_size=1920, max_lag=2 "
+        "(for all of them) or a shorter fragment_length would help, another actor hardly"
     )
 
 
@@ -199,7 +199,7 @@ def test_what_is_advised_is_valid_and_lets_every_actor_act(actors, batch, lag, l
 
     held = ahead()
     assert held.num_acting < actors // learners
-    said = dict(re.findall(r"(batch_size|max_lag)=(\d+) (?:or|for)", held.line))
+    said = dict(re.findall(r"(batch_size|max_lag)=(\d+)(?:,| or| \(for)", held.line))
     for change in (
         {"batch_size": int(said["batch_size"])}, {"algo": hr.APPO(max_lag=int(said["max_lag"]))}
     ):  # fmt: skip

@@ -143,7 +143,7 @@ def test_the_shared_memory_of_a_folder_that_is_missing_is_none_at_all(tmp_path):
 
 def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):
     monkeypatch.setattr(memory_check, "free_bytes", lambda: 1 << 12)
-    with pytest.raises(ConfigError, match="memory, but only .* are free"):
+    with pytest.raises(ConfigError, match=r"memory, but only .* are free"):
         hr.Trainer(hr.Config(run_dir=str(tmp_path / "run"), transport="serial"), notify=print)
 
 

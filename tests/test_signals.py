@@ -16,12 +16,12 @@ from headrace.processes import signals_held, stop_signals
 
 PROGRAM = """
 import multiprocessing, os, signal, subprocess, sys, threading, time
-from headrace.processes.signals import let_children_hear
+from headrace.processes.signals import unblock_signals_for_children
 
 def work():
     wait_s = 20.0 if "heard" in sys.argv else 0.5
     if "heard" in sys.argv:
-        let_children_hear()
+        unblock_signals_for_children()
     shell = subprocess.Popen(["sleep", "60"])
     fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
     fork.start()

@@ -49,11 +49,11 @@ from headrace.nn.policy import Policy, policy_weights
 from headrace.nn.weightless import fill
 from headrace.processes import (
     keep_torch_defaults_apart,
-    push_nobody_aside,
     restore_torch_defaults,
     return_freed_memory,
     seed_global_generators,
-    stay_on,
+    set_affinity,
+    use_batch_scheduling,
 )
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.ray import LatestWeights
@@ -236,8 +236,8 @@ def run_actor(
         spec: ActorSpec = cloudpickle.loads(pickled)
         fill(spec.policy)
         pickled.clear()
-        stay_on(spec.processors)
-        push_nobody_aside()
+        set_affinity(spec.processors)
+        use_batch_scheduling()
         seed_global_generators(spec.settings.seed, "actor", spec.first_actor + index, generation)
         actor = Actor(spec, index, generation, port, memory)
         code = 1

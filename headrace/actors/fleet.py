@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from headrace import processes
 from headrace.actors.restarts import HUNG, Restarts
-from headrace.processes import Child, end_children, end_kin_of_dead
+from headrace.processes import Child, end_children, kill_descendants_of_dead
 
 if TYPE_CHECKING:
     from headrace.actors.inference_server import InferenceServer
@@ -131,7 +131,7 @@ class Fleet:
 
         Descendants of dead actors are killed too, so that no process keeps a pipe open.
         """
-        end_kin_of_dead(self._children.values())
+        kill_descendants_of_dead(self._children.values())
         self._kill_unresponsive()
         for actor, child in self._children.items():
             if self._queue.slots.silent_s(actor) > timeout_s and actor not in self._hung:

@@ -33,9 +33,9 @@ from headrace.processes import (
     Child,
     end_children,
     full_float32,
-    push_nobody_aside,
     seed_global_generators,
-    stay_on,
+    set_affinity,
+    use_batch_scheduling,
 )
 from headrace.transport.request_channel import (
     BEAT_S,
@@ -161,9 +161,9 @@ def run_inference(pickled: bytes, desk: ChannelEnd, weights: Tensor, pipe: Conne
     """
     try:
         policy, device, max_wait_s, beat_s, processors, seeding = cloudpickle.loads(pickled)
-        stay_on(processors)
+        set_affinity(processors)
         seed_global_generators(seeding[0], "inference", seeding[1])
-        push_nobody_aside()  # lets actors step, so that their requests arrive together
+        use_batch_scheduling()  # lets actors step, so that their requests arrive together
         full_float32(device)
         _serve(policy.to(device), RequestServer(desk, beat_s), weights, max_wait_s, pipe)
     except BaseException:

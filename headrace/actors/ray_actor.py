@@ -13,8 +13,12 @@ from headrace.actors.actor import Actor
 from headrace.actors.restarts import last_words
 from headrace.actors.spec import ActorSpec, Memory
 from headrace.nn.policy import policy_weights
-from headrace.processes import keep_freed_memory, let_children_hear, seed_global_generators
-from headrace.processes.ray_worker import not_there, other_version, process_class
+from headrace.processes import (
+    keep_freed_memory,
+    seed_global_generators,
+    unblock_signals_for_children,
+)
+from headrace.processes.ray_worker import missing_module_message, other_version, process_class
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header
 from headrace.transport.ray import FailedCall, LatestWeights
 from headrace.transport.slab import Slab, spec_of
@@ -134,11 +138,11 @@ def begin(version: str, *args: Any) -> RemoteActor | FailedCall:
     if words := other_version(version, "at the learner"):
         return FailedCall(words, False)
     torch.set_num_threads(1)
-    let_children_hear()
+    unblock_signals_for_children()
     try:
         return RemoteActor(*args)
     except ModuleNotFoundError as error:
-        return FailedCall(not_there(error), False)
+        return FailedCall(missing_module_message(error), False)
     except Exception as error:
         return FailedCall(last_words(error), False)
 

@@ -1,1 +1,1 @@
-"""What several learners do together: sums, and cutting stragglers short."""
+"""Collectives of several learners, and preemption of stragglers."""

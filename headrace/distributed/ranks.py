@@ -1,9 +1,9 @@
-"""What several learners do together: add vectors up and read each other's.
+"""Collectives of several learners: all-reduce, gather and broadcast.
 
-A learner knows only the few calls of :class:`headrace.types.Group`; one that is alone is the case
-in which they do nothing. Ranks of one machine exchange vectors through shared memory; of several
-machines, the first rank of each then adds them up with the others' through gloo (``sums.py``).
-Tensors on an accelerator go through NCCL.
+A learner only uses the calls of :class:`headrace.types.Group`, which do nothing for a single
+learner. Ranks on one machine all-reduce vectors through shared memory. With several machines, the
+first rank of each then all-reduces with the others through gloo (``tree_allreduce.py``). Tensors on
+an accelerator use NCCL.
 """
 
 from __future__ import annotations
@@ -29,50 +29,62 @@ from headrace.distributed.shared_memory import (
     ROW_BYTES,
     MissingRanks,
     SharedMemoryAllReduce,
-    share_boards,
+    connect_shared_memory,
 )
 from headrace.errors import LearnerFailed, OthersLost
 from headrace.types import Clock
 
 _POLL_S = 0.02
-_BLAME_S = 1.0  # how long the others are given to say that they live
-_ANSWER_S = 2.0  # how much longer than it has to take the store may take to answer
+_BLAME_S = 1.0  # time in which live ranks report lost ones
+_ANSWER_S = 2.0  # extra time for answers of the store
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Which learner of how many this is, and how it finds the others.
+    """Rank and group size of a learner, and the store through which it finds the others.
 
-    ``store`` is called in the learner's process and gives a ``torch.distributed`` store that all of
-    them reach; earlier ones may have used it.
+    ``store`` is called in the learner's process and returns a ``torch.distributed`` store shared by
+    all learners. Earlier groups may have used it.
     """
 
     rank: int
     size: int
-    local_rank: int  # among the learners of its machine
-    store: Callable[[float], dist.Store]  # given the time-out in seconds
+    local_rank: int  # rank on its machine
+    store: Callable[[float], dist.Store]  # argument: timeout in seconds
 
 
 class Ranks:
-    """One learner's end of a group of several: a :class:`headrace.types.Group`.
+    """One learner's end of a group of several, a :class:`headrace.types.Group`.
 
     Args:
-        met: of this learner. timeout_s: of every wait. device: of the gradients.
-        share_memory: exchange through shared memory where all are on one machine.
+        rendezvous: rendezvous of this learner.
+        timeout_s: timeout of every collective in seconds.
+        device: device of the gradients.
+        share_memory: use shared memory between ranks on one machine.
 
     Raises:
-        LearnerFailed: a learner never arrived, or ended while the others joined; it is named.
+        LearnerFailed: a learner never arrived, or exited while the others joined; it is named.
     """
 
     def __init__(
-        self, met: Rendezvous, timeout_s: float, device: str = "cpu", share_memory: bool = True
+        self,
+        rendezvous: Rendezvous,
+        timeout_s: float,
+        device: str = "cpu",
+        share_memory: bool = True,
     ) -> None:
-        self.rank, self.size, self.local_rank = met.rank, met.size, met.local_rank
+        self.rank, self.size, self.local_rank = (
+            rendezvous.rank,
+            rendezvous.size,
+            rendezvous.local_rank,
+        )
         self.clock, self._timeout_s = Clock(), timeout_s
-        store = met.store(timeout_s)
-        self._store = dist.PrefixStore(_meet(store, met.rank, met.size, timeout_s), store)
+        store = rendezvous.store(timeout_s)
+        self._store = dist.PrefixStore(
+            _rendezvous(store, rendezvous.rank, rendezvous.size, timeout_s), store
+        )
         self.note(-1)
         with self._blaming():
             dist.init_process_group(
@@ -82,17 +94,17 @@ class Ranks:
                 world_size=self.size,
                 timeout=datetime.timedelta(seconds=timeout_s),
             )
-        self._hosts = [[rank] for rank in range(self.size)]  # the ranks of each
+        self._hosts = [[rank] for rank in range(self.size)]  # ranks by machine
         self._board: SharedMemoryAllReduce | None = None
         if share_memory:
             with self.clock.aside():
-                self._hosts, self._board = share_boards(self, self._store)
+                self._hosts, self._board = connect_shared_memory(self, self._store)
         self._mates = next(host for host in self._hosts if self.rank in host)
         self._first = [host[0] for host in self._hosts]
 
     @property
     def shares_memory(self) -> bool:
-        """Whether vectors go through shared memory alone: all learners are on one machine."""
+        """True if all learners are on one machine and use only shared memory."""
         return len(self._hosts) == 1
 
     def sum(self, values: Tensor) -> Tensor:
@@ -148,18 +160,20 @@ class Ranks:
 
     @contextlib.contextmanager
     def _blaming(self) -> Iterator[None]:
-        """Say which learners are to blame for what goes wrong inside.
+        """Name the learners that cause an error inside the block.
 
-        They are those who don't complain of the others in time.
+        They are the ones that don't report others as lost in time.
         """
         try:
             yield
         except MissingRanks as error:
             lost = [self._mates[r] for r in error.ranks]
-            if not self.shares_memory:  # they may be waiting themselves, for another machine
+            if not self.shares_memory:  # they may themselves be waiting for another machine
                 lost = self._to_blame(lost, " ".join(map(str, lost))) or lost
-            what = "has died" if error.dead else f"was silent for {self._timeout_s:g} s"
-            raise OthersLost(f"learner {self.rank} waited for {learners(lost)}: {what}") from error
+            status = "has died" if error.dead else f"was silent for {self._timeout_s:g} s"
+            raise OthersLost(
+                f"learner {self.rank} waited for {learners(lost)}: {status}"
+            ) from error
         except RuntimeError as error:
             lost = [error.rank] if isinstance(error, tree_allreduce.RankLost) else []
             others = lost or [r for r in range(self.size) if r != self.rank]
@@ -167,50 +181,50 @@ class Ranks:
             raise OthersLost(f"learner {self.rank} lost {learners(blamed)}: {error}") from error
 
     def _to_blame(self, others: list[int], lost: str) -> list[int]:
-        """Of the others, and of those whom they have lost themselves, who don't complain in time.
+        """Return the lost ranks, directly or through others, that don't report in time.
 
         Args:
-            lost: the ranks that this one complains of; empty if it doesn't know.
+            lost: ranks that this one reports as lost; empty if unknown.
         """
 
-        def quiet() -> list[int]:
-            found, seen, left = set[int](), {self.rank}, list(others)
-            while left:
-                if (rank := left.pop()) in seen:
+        def silent_ranks() -> list[int]:
+            silent, visited, remaining = set[int](), {self.rank}, list(others)
+            while remaining:
+                if (rank := remaining.pop()) in visited:
                     continue
-                seen.add(rank)
-                if self._store.check([f"complained/{rank}"]):
-                    left += map(int, self._store.get(f"complained/{rank}").decode().split())
+                visited.add(rank)
+                if self._store.check([f"lost_by/{rank}"]):
+                    remaining += map(int, self._store.get(f"lost_by/{rank}").decode().split())
                 else:
-                    found.add(rank)
-            return sorted(found)
+                    silent.add(rank)
+            return sorted(silent)
 
         try:
-            within(0.0, lambda: self._store.set(f"complained/{self.rank}", lost))
+            within(0.0, lambda: self._store.set(f"lost_by/{self.rank}", lost))
             time.sleep(_BLAME_S)
-            return within(0.0, quiet)
+            return within(0.0, silent_ranks)
         except RuntimeError:
-            return [0]  # it holds the store
+            return [0]  # rank 0 hosts the store
 
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
-def _meet(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:
-    """A name for the meeting of these very processes, the same for all of them.
+def _rendezvous(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:
+    """Agree on a common name for the rendezvous of exactly these processes.
 
-    Rank 0 names it; the others sign in; it writes the list of those who did. One that finds itself
-    on no list is waiting for a rank 0 that has yet to be started. (torchrun's own count of restarts
-    is not the same on all machines.)
+    Rank 0 chooses the name, the others sign in, and rank 0 writes the list of participants. A rank
+    that isn't listed waits for a rank 0 that has yet to start. (torchrun's restart count differs
+    between machines.)
 
     Raises:
-        LearnerFailed: one of them never arrived; it is named.
+        LearnerFailed: a learner never arrived; it is named.
     """
     mine, deadline = uuid.uuid4().hex, time.monotonic() + timeout_s
     missing = [0]
 
-    def look() -> str | None:
+    def poll() -> str | None:
         nonlocal missing
         if rank == 0:
             store.set("meeting", mine)
@@ -227,9 +241,9 @@ def _meet(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:
             store.set(listed, " ".join(store.get(key).decode() for key in signed))
         return None
 
-    with contextlib.suppress(RuntimeError):  # a store that is gone: rank 0 never arrived
+    with contextlib.suppress(RuntimeError):  # without the store, rank 0 never arrived
         while time.monotonic() < deadline:
-            if name := within(deadline - time.monotonic(), look):
+            if name := within(deadline - time.monotonic(), poll):
                 return name
             time.sleep(_POLL_S)
     raise LearnerFailed(
@@ -239,11 +253,10 @@ def _meet(store: dist.Store, rank: int, size: int, timeout_s: float) -> str:
 
 
 def within(limit_s: float, call: Callable[[], T]) -> T:
-    """What a call to a store returns.
+    """Return the result of a call to a store.
 
     Raises:
-        RuntimeError: it failed, or there was no answer: most calls have no time-out of their own
-            where a link is cut.
+        RuntimeError: it failed or timed out; most calls have no timeout for broken connections.
     """
     answer: Future[T] = Future()
 
@@ -262,20 +275,20 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
 
 
 def learners(ranks: list[int]) -> str:
-    """``learner 1`` or ``learners 1, 3``."""
+    """Format ranks as ``learner 1`` or ``learners 1, 3``."""
     return f"learner{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def file_rendezvous(path: str, rank: int, size: int) -> Rendezvous:
-    """A learner that one process started with all others on this machine."""
+    """Create the rendezvous of a learner started with all others on this machine."""
 
     def store(timeout_s: float) -> dist.Store:
         if hasattr(socket, "if_nameindex"):
             for _, name in socket.if_nameindex():
-                if name in ("lo", "lo0"):  # nothing listens on another interface
+                if name in ("lo", "lo0"):  # don't listen on other interfaces
                     os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         file = path
-        if path.startswith("/proc/"):  # another process's, without whom torch would wait for it
+        if path.startswith("/proc/"):  # of another process; torch would wait if it died
             file = f"/proc/self/fd/{os.open(path, os.O_RDWR)}"
         return dist.FileStore(file, size)
 

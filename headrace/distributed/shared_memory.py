@@ -1,10 +1,10 @@
-"""A board in shared memory: every rank of one machine posts a vector and reads everybody's.
+"""All-reduce through shared memory: every rank of a machine posts a vector and reads all.
 
     rank r:  row[count % 2][r] = vector; posted[r] = count     then waits until all posted >= count
 
-Rows are doubled, so one wait per exchange is enough: who writes a row for the second time after an
-exchange has seen all ranks post the next one, and each of them had read the first by then. The
-exchange of a few kilobytes takes microseconds, where sockets take a millisecond.
+Rows are double-buffered, so one wait per exchange is enough: when a rank overwrites a row, it has
+seen all ranks post the next exchange, and they had read the row by then. Exchanging a few kilobytes
+takes microseconds, compared with a millisecond through sockets.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headrace.transport.slab import memory_fence
 from headrace.types import Group
 
 ROW_BYTES = 1 << 20
-_LINE = 16  # int64 per rank in the header: two cache lines, so that ranks don't share any
-_COUNT, _PID, _SIZES = 0, 1, slice(2, 4)  # of what was posted last, bytes by bank
-_SPINS = 300  # looks before the first sleep: about as long as an exchange of equals takes
+_LINE = 16  # int64 per rank in the header: two cache lines, to avoid false sharing
+_COUNT, _PID, _SIZES = 0, 1, slice(2, 4)  # number of the last post; bytes by buffer
+_SPINS = 300  # polls before the first sleep, about the duration of an exchange
 _MAX_SLEEP_S = 1e-3
 _LOOK_FOR_DEAD_S = 0.2
 
 
 class MissingRanks(Exception):
-    """Some ranks did not post: their numbers, and whether their processes are gone."""
+    """Raised if ranks did not post; ``dead`` if their processes are gone."""
 
     def __init__(self, ranks: list[int], dead: bool) -> None:
         super().__init__(ranks, dead)
@@ -41,20 +41,21 @@ class MissingRanks(Exception):
 
 
 class SharedMemoryAllReduce:
-    """One rank's end.
+    """One rank's end of the shared-memory all-reduce.
 
     Args:
-        path: a file of :func:`board_bytes` zeros that all ranks map; it may be deleted afterwards.
-        rank, size: of this process.
+        path: file of :func:`shared_memory_bytes` zeros that all ranks map; may be deleted then.
+        rank: rank of this process on its machine.
+        size: number of ranks on this machine.
 
     Raises:
         OSError, RuntimeError: the file can't be mapped.
     """
 
     def __init__(self, path: Path, rank: int, size: int) -> None:
-        num_bytes = board_bytes(size)
+        num_bytes = shared_memory_bytes(size)
         if not path.exists() or path.stat().st_size != num_bytes:
-            raise OSError(f"{path} is no board of {size} ranks")
+            raise OSError(f"{path} is not the shared memory of {size} ranks")
         memory = torch.from_file(str(path), shared=True, size=num_bytes, dtype=torch.uint8)
         header = memory[: size * _LINE * 8].view(torch.int64).view(size, _LINE)
         self._rows = memory[size * _LINE * 8 :].view(2, size, ROW_BYTES)
@@ -64,16 +65,16 @@ class SharedMemoryAllReduce:
         self._pids[rank] = os.getpid()
 
     def sees_all(self) -> bool:
-        """Whether every rank has mapped the file, and its process can be looked for from here."""
+        """Return True if all ranks have mapped the file and their processes are visible here."""
         return all(_alive(int(pid)) for pid in self._pids)
 
     def exchange(self, values: Tensor, timeout_s: float) -> Tensor:
-        """Post a vector ``[n]`` of at most ``ROW_BYTES``; returns all ranks' ``[W, n]``.
+        """Post a vector ``[n]`` of at most ``ROW_BYTES``; return all ranks' ``[W, n]``.
 
-        What is returned is a view that holds until the next exchange.
+        The result is a view that is valid until the next exchange.
 
         Raises:
-            Silent: a rank posted nothing in time, or its process is gone.
+            MissingRanks: a rank posted nothing in time, or its process is gone.
             RuntimeError: the ranks posted vectors of different sizes.
         """
         self._count += 1
@@ -114,22 +115,22 @@ def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:
-        return isinstance(error, PermissionError)  # it is somebody else's
+        return isinstance(error, PermissionError)  # the process of another user
     return True
 
 
-def board_bytes(size: int) -> int:
-    """Bytes of the file behind a board of ``size`` ranks."""
+def shared_memory_bytes(size: int) -> int:
+    """Return the bytes of shared memory for ``size`` ranks."""
     return size * (_LINE * 8 + 2 * ROW_BYTES)
 
 
-def share_boards(
+def connect_shared_memory(
     group: Group, store: dist.Store
 ) -> tuple[list[list[int]], SharedMemoryAllReduce | None]:
-    """The ranks of each machine, and a board of those of this one; its file is deleted again.
+    """Group the ranks by machine, and map shared memory with those of this machine.
 
-    Who can't map his machine's file, or see all of its processes, makes all ranks of that machine
-    hosts of their own. None: this rank shares with nobody.
+    If one rank can't map its machine's file, or see all of its processes, each rank of that machine
+    counts as a separate host. The second result is None if this rank shares memory with no other.
     """
 
     def gather(value: int) -> list[int]:
@@ -141,24 +142,24 @@ def share_boards(
     with contextlib.ExitStack() as stack:
         path = ""
         if me == 0 and len(mates) > 1:
-            with contextlib.suppress(OSError):  # there is no room
-                path = stack.enter_context(memory_file(board_bytes(len(mates))))
+            with contextlib.suppress(OSError):  # not enough memory
+                path = stack.enter_context(memory_file(shared_memory_bytes(len(mates))))
         store.set(f"board/{group.rank}", path)
-        gather(0)  # all have told
+        gather(0)  # all have set their paths
         path = store.get(f"board/{mates[0]}").decode()
         if len(mates) > 1:
             with contextlib.suppress(OSError, RuntimeError):
                 board = SharedMemoryAllReduce(Path(path), me, len(mates))
         mapped = gather(board is not None)
-        seen = gather(board is not None and all(mapped[r] for r in mates) and board.sees_all())
+        connected = gather(board is not None and all(mapped[r] for r in mates) and board.sees_all())
     hosts = [[r for r, at in enumerate(places) if at == place] for place in dict.fromkeys(places)]
-    shared = [host for host in hosts if all(seen[r] for r in host)]
+    shared = [host for host in hosts if all(connected[r] for r in host)]
     apart = [[r] for host in hosts if host not in shared for r in host]
     return sorted(shared + apart), board if mates in shared else None
 
 
 def _place() -> int:
-    """A number for this machine: ranks with the same one may share memory."""
+    """Return a number of this machine; ranks with equal numbers may share memory."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    told = boot.read_text() if boot.exists() else ""
-    return zlib.crc32(f"{socket.gethostname()} {told}".encode())
+    boot_id = boot.read_text() if boot.exists() else ""
+    return zlib.crc32(f"{socket.gethostname()} {boot_id}".encode())

@@ -1,11 +1,11 @@
-"""Sums and rows over a network in about log2(W) messages, one after the other.
+"""All-reduce and all-gather over a network in about log2(W) sequential messages.
 
-Where each rank writes to each other one, W - 1 messages follow each other, and in a ring 2(W - 1).
-Here a rank writes to the one whose number differs in one bit, bit by bit: *doubling* carries the
-whole vector each time, *halving* a half, then a quarter ..., and the way back (Thakur, Rabenseifner
-and Gropp 2005, "Optimization of Collective Communication Operations in MPICH").
+With direct messages between all pairs, W - 1 messages follow each other, and in a ring 2(W - 1).
+Here a rank exchanges with the rank that differs in one bit, bit by bit. *Doubling* sends the whole
+vector each time; *halving* sends a half, then a quarter ..., and back (Thakur, Rabenseifner and
+Gropp 2005, "Optimization of Collective Communication Operations in MPICH").
 
-Two ranks that meet add the same two vectors, and a + b = b + a, so all end with the same bits.
+Both ranks of a pair add the same two vectors, and a + b = b + a, so all ranks get the same bits.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-DOUBLING_BYTES = 1 << 17  # that take as long as it takes to begin a message
-Swap: TypeAlias = Callable[[int, Tensor, int, Tensor], None]  # to whom, what, from whom, into what
+DOUBLING_BYTES = 1 << 17  # bytes whose transfer takes as long as a message's latency
+Swap: TypeAlias = Callable[[int, Tensor, int, Tensor], None]  # to, out, source, into
 
 
 class RankLost(RuntimeError):
-    """A rank that didn't answer: ``rank``."""
+    """Raised if a rank didn't answer."""
 
     def __init__(self, rank: int, cause: object) -> None:
         super().__init__(str(cause))
@@ -33,7 +33,7 @@ def swap(to: int, out: Tensor, source: int, into: Tensor) -> None:
     """Send one vector and receive another, through torch's default group.
 
     Raises:
-        Lost: one of the two is gone, or silent for as long as the group waits.
+        RankLost: one of the two is gone, or silent until the group's timeout.
     """
     lost = source
     try:
@@ -51,18 +51,20 @@ def swap(to: int, out: Tensor, source: int, into: Tensor) -> None:
 
 
 def add_up(values: Tensor, ranks: Sequence[int], me: int, swap: Swap = swap) -> Tensor:
-    """``[n]`` summed over some ranks, in place; the same bits for all of them.
+    """All-reduce ``[n]`` over some ranks, in place; bitwise equal on all of them.
 
     Args:
-        values: contiguous. ranks: who adds up; ``me`` is this rank's place among them.
+        values: contiguous vector.
+        ranks: participating ranks.
+        me: index of this rank among them.
 
     Raises:
-        Lost: see ``swap``.
+        RankLost: see ``swap``.
     """
     size, nothing = len(ranks), values[:0]
     if size == 1:
         return values
-    full = _meeting(size)
+    full = _power_of_two(size)
     rest = size - full
     if me >= full:
         swap(ranks[me - full], values, ranks[me - full], nothing)
@@ -79,20 +81,20 @@ def add_up(values: Tensor, ranks: Sequence[int], me: int, swap: Swap = swap) -> 
     return values
 
 
-def _meeting(size: int) -> int:
-    """How many meet: a power of two; each other one hands its vector to one of these before."""
+def _power_of_two(size: int) -> int:
+    """Return the largest power of two; other ranks first send their vector to one of these."""
     return 1 << (size.bit_length() - 1)
 
 
 def _halves(full: int, num_bytes: int) -> bool:
-    """Whether it pays to begin twice as many messages for the bytes that halving saves."""
+    """Return True if halving saves more bytes than its extra messages cost."""
     steps = full.bit_length() - 1
     return num_bytes * (steps - 2 * (full - 1) / full) > steps * DOUBLING_BYTES
 
 
 def sum_parts(size: int, num_bytes: float) -> tuple[float, float]:
-    """Messages, and bytes, that follow each other in one :func:`add_up` of so many ranks."""
-    full = _meeting(size)
+    """Return the sequential messages and bytes of one :func:`add_up` of this many ranks."""
+    full = _power_of_two(size)
     steps, handed = full.bit_length() - 1, 2 if size > full else 0
     if _halves(full, int(num_bytes)):
         return handed + 2.0 * steps, (handed + 2.0 * (full - 1) / full) * num_bytes
@@ -100,7 +102,7 @@ def sum_parts(size: int, num_bytes: float) -> tuple[float, float]:
 
 
 def rows_parts(size: int, num_bytes: float) -> tuple[float, float]:
-    """Likewise of :func:`rows`."""
+    """Return the sequential messages and bytes of one :func:`rows` of this many ranks."""
     return float((size - 1).bit_length()), (size - 1) * num_bytes
 
 
@@ -128,15 +130,20 @@ def _halving(values: Tensor, ranks: Sequence[int], me: int, swap: Swap) -> None:
 
 
 def rows(values: Tensor, size: int, me: int, swap: Swap = swap) -> Tensor:
-    """``[n]`` of all ranks, ``[W, n]``, in log2(W) messages (Bruck's way; Thakur et al., 4.1).
+    """All-gather ``[n]`` as ``[W, n]`` in log2(W) messages (Bruck; Thakur et al., 4.1).
 
     Raises:
-        Lost: see ``swap``.
+        RankLost: see ``swap``.
     """
-    known = values.new_empty(size, *values.shape)  # row j is that of rank (me + j) % W
-    known[0], count = values, 1
+    gathered = values.new_empty(size, *values.shape)  # row j is that of rank (me + j) % W
+    gathered[0], count = values, 1
     while count < size:
         more = min(count, size - count)
-        swap((me - count) % size, known[:more], (me + count) % size, known[count : count + more])
+        swap(
+            (me - count) % size,
+            gathered[:more],
+            (me + count) % size,
+            gathered[count : count + more],
+        )
         count += more
-    return known.roll(me, 0)
+    return gathered.roll(me, 0)

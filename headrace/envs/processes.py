@@ -24,7 +24,7 @@ from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, Head
 from headrace.processes import (
     allow_children,
     die_with_parent,
-    finish_own_kin,
+    finalize_and_kill_descendants,
     let_environments_start_processes,
     main_hidden,
     new_mark,
@@ -32,7 +32,7 @@ from headrace.processes import (
     seed_global_generators,
     start_fork_server,
 )
-from headrace.processes.process_tree import begin_session, end_kin
+from headrace.processes.process_tree import begin_session, kill_descendants
 
 _SENTENCE = "headrace: "  # marks a message without a traceback
 
@@ -172,7 +172,7 @@ class Processes(AsyncVectorEnv):
             if process.is_alive():
                 process.kill()
                 process.join()
-        end_kin([process.pid for process in self.processes if process.pid], [])
+        kill_descendants([process.pid for process in self.processes if process.pid], [])
         for pipe in self.parent_pipes:
             pipe.close()
 
@@ -235,4 +235,4 @@ def _serve(
             served: Any = _SeedingPipe(pipe)
             _async_worker(index, lambda: env, served, parent_pipe, shared_memory, errors, *others)
     finally:
-        finish_own_kin(mark)
+        finalize_and_kill_descendants(mark)

@@ -25,7 +25,7 @@ from headrace.envs.names import Tasks
 from headrace.errors import ChangeFailed, WorkerFailed, wrapper
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.multi_policy import AnyPolicy
-from headrace.processes import Child, cores, stay_on, torch_threads
+from headrace.processes import Child, cores, set_affinity, torch_threads
 
 _BEAT_S = 0.5
 _TRIES = 2  # of one evaluation
@@ -264,7 +264,7 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
 
     try:
         arguments, processors = cloudpickle.loads(pickled)
-        stay_on(processors)
+        set_affinity(processors)
         pipe.send(("done", evaluate_all(arguments, beat)))
     except ChangeFailed as error:
         pipe.send(("unchanged", str(error)))

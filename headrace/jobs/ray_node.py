@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.errors import LaunchFailed
-from headrace.processes.process_tree import MARK, end_kin
+from headrace.processes.process_tree import MARK, kill_descendants
 from headrace.processes.ray_connection import HEALTH
 
 _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
@@ -182,7 +182,7 @@ class RayNode:
         with contextlib.suppress(OSError):
             self._process.kill()
         self._process.wait(10.0)
-        end_kin([self._process.pid], [self._mark])
+        kill_descendants([self._process.pid], [self._mark])
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

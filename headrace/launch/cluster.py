@@ -27,7 +27,7 @@ from headrace.distributed.ranks import Rendezvous
 from headrace.errors import LearnerFailed
 from headrace.launch.learner import learn
 from headrace.launch.ray_store import RayStore, store_class
-from headrace.processes import let_children_hear
+from headrace.processes import unblock_signals_for_children
 from headrace.processes.ray_connection import RayCluster, node_address
 from headrace.processes.ray_worker import (
     Home,
@@ -99,7 +99,7 @@ def run(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # not all that begin so
     torch.set_num_threads(1)
-    let_children_hear()
+    unblock_signals_for_children()
     if rank == 0:
         os.chdir(folder)
     meeting = RayStore(store)  # which torch does not keep alive

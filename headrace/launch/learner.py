@@ -12,7 +12,7 @@ import cloudpickle
 
 from headrace.distributed.ranks import Ranks, Rendezvous
 from headrace.errors import HeadraceError
-from headrace.processes.ray_worker import not_there
+from headrace.processes.ray_worker import missing_module_message
 from headrace.trainer.trainer import Trainer
 
 _HEARTBEAT_S = 1.0
@@ -80,7 +80,9 @@ def learn(
         group.close()
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, HeadraceError) else "LearnerFailed"
-        words = not_there(error) if isinstance(error, ModuleNotFoundError) else str(error)
+        words = (
+            missing_module_message(error) if isinstance(error, ModuleNotFoundError) else str(error)
+        )
         mouth.say("failed", name, words or name, traceback.format_exc())
         return False
     return True

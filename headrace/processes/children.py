@@ -1,4 +1,4 @@
-"""Child processes: how they are started, and end no later than their parent."""
+"""Starts child processes that end no later than their parent."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ from headrace.processes.fork_server import (
 )
 from headrace.processes.memory import keep_freed_memory
 from headrace.processes.output import flush_output
-from headrace.processes.process_tree import begin_session, end_kin, is_ending
+from headrace.processes.process_tree import begin_session, is_ending, kill_descendants
 
 _ATTEMPTS, _PAUSE_S = 5, 0.1  # to start a process
-_NICER = 10  # than the learner, which so never waits for a core: these take what it leaves
+_NICER = 10  # extra niceness of children, so that the learner never waits for a core
 
 
 def new_mark() -> str:
-    """What a child of this process is to be known by, see
-    ``headrace/processes/process_tree.py``."""
+    """Return a mark that identifies a child and its descendants (``process_tree.py``)."""
     return f"{family()}/{secrets.token_hex(8)}"
 
 
 def die_with_parent(mark: str = "") -> None:
-    """End this child process as soon as its parent is gone, and all that both have started.
+    """Kill this process tree as soon as its parent is gone.
 
-    So one child that runs is enough to end others that are stopped, or hang in the kernel. Without
-    a ``mark`` (``headrace/processes/process_tree.py``) only this one ends, and what is in a
-    session of its own.
+    All descendants of the parent are killed too, so that one running child suffices to kill others
+    that are stopped or hang in the kernel. Without a ``mark`` (``process_tree.py``) only this
+    process and its session are killed.
     """
     parent = parent_process()
     if parent is None:
@@ -51,47 +50,46 @@ def die_with_parent(mark: str = "") -> None:
 
     def watch() -> None:
         connection.wait([parent.sentinel])
-        end_kin([os.getpid()], [mark, mark.rpartition("/")[0]])
+        kill_descendants([os.getpid()], [mark, mark.rpartition("/")[0]])
         os._exit(1)
 
     threading.Thread(target=watch, name="headrace-parent-watch", daemon=True).start()
 
 
-def end_own_kin(mark: str) -> None:
-    """End what this child has started, and, where its parent is gone, all that both have started.
+def kill_own_descendants(mark: str) -> None:
+    """Kill the descendants of this child, and if its parent is gone, all of the parent's.
 
-    For the end of a child's work. What that waited for may end with the parent, so that it comes
-    before :func:`die_with_parent` has seen it, or while that ends the others.
+    For the end of a child's work, which may happen because the parent died, before
+    :func:`die_with_parent` has noticed.
     """
     parent = parent_process()
     gone = parent is not None and parent.pid is not None and is_ending(parent.pid)
-    end_kin([os.getpid()], [mark, mark.rpartition("/")[0]] if gone else [mark])
+    kill_descendants([os.getpid()], [mark, mark.rpartition("/")[0]] if gone else [mark])
 
 
-def finish_own_kin(mark: str) -> None:
-    """Shut down what ``multiprocessing`` objects of this child still run, then end its kin.
+def finalize_and_kill_descendants(mark: str) -> None:
+    """Finalize this child's ``multiprocessing`` objects, then kill its descendants.
 
     For the regular end of a child's work. A ``Pool`` that an environment left open would otherwise
     wait at exit for a lock that a killed worker holds.
     """
     util._run_finalizers(0)  # type: ignore[attr-defined]
-    end_own_kin(mark)
+    kill_own_descendants(mark)
 
 
 class Child:
-    """A process of this machine that runs ``work(*args, pipe)`` and ends no later than this one.
+    """A child process that runs ``work(*args, pipe)`` and ends no later than this process.
 
-    What it has started ends with it (``headrace/processes/process_tree.py``).
+    Its descendants end with it (``process_tree.py``).
 
-    It ignores Ctrl-C, which is for the process that started it to handle, computes with one thread
-    and keeps the memory that it frees. It never runs the user's script: ``work`` is a function of a
-    module, and what a script defines has to be in ``args`` by value (cloudpickle). ``work`` tells
-    of its own errors, each in the way of its pipe.
+    It ignores Ctrl-C, which its parent handles, computes with one thread and keeps freed memory. It
+    never runs the user's script: ``work`` is a function of a module, objects of a script must be
+    in ``args`` by value (cloudpickle). ``work`` reports its own errors through its pipe.
 
     Args:
-        name: of the process.
-        pipe: the child's end, where somebody else has ours; None: a new pipe.
-        nice: let others go first where cores are short.
+        name: name of the process.
+        pipe: the child's end of an existing pipe; None: create a pipe.
+        nice: run with lower priority.
         daemon: end it with this process without waiting; it may start processes in either case.
     """
 
@@ -104,11 +102,11 @@ class Child:
         nice: bool = True,
         daemon: bool = True,
     ) -> None:
-        self.pipe: Any  # our end of it, if it is new
+        self.pipe: Any  # our end, if the pipe is new
         self.pipe, theirs = (None, pipe) if pipe is not None else multiprocessing.Pipe()
         context: Any = process_context()
         self._mark = new_mark()
-        self._alone = False  # what it had started is gone
+        self._alone = False  # its descendants are gone
         self.process: BaseProcess = context.Process(
             target=_live, args=(work, args, theirs, nice, self._mark), name=name, daemon=daemon
         )
@@ -116,38 +114,38 @@ class Child:
         theirs.close()
 
     def _start(self) -> None:
-        """Start the process, also where the fork server is killed meanwhile.
+        """Start the process, retrying if the fork server is killed meanwhile.
 
         Raises:
-            WorkerFailed: that happened again and again.
+            WorkerFailed: the fork server was killed repeatedly.
         """
         for _ in range(_ATTEMPTS):
             with starting(), contextlib.suppress(EOFError, ConnectionError, FileNotFoundError):
                 self.process.start()
                 return
-            time.sleep(_PAUSE_S)  # until that is seen of the fork server
+            time.sleep(_PAUSE_S)  # until the fork server's death is visible
         raise WorkerFailed(f"{self.process.name} can't be started: its fork server was killed")
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self.process.pid or 0
 
     def exit_code(self, timeout_s: float = 10.0) -> int | None:
-        """How it ended, once it has; None if it lives after ``timeout_s`` seconds."""
+        """Return the exit code; None if it is still running after ``timeout_s`` seconds."""
         end_stopped_server()
         self.process.join(timeout_s)
         if self.process.exitcode is not None:
-            _end_kin_of([self])
+            _kill_descendants_of([self])
         return self.process.exitcode
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process at once."""
         end_children([self], 0.0)
 
 
 def end_children(children: Iterable[Child], timeout_s: float = 5.0) -> None:
-    """Close the pipes, which asks them to end; kill those that live ``timeout_s`` seconds later."""
+    """Close the pipes to stop children; kill those still running after ``timeout_s`` seconds."""
     children = list(children)
     for child in children:
         if child.pipe is not None:
@@ -159,21 +157,21 @@ def end_children(children: Iterable[Child], timeout_s: float = 5.0) -> None:
         child.process.kill()
     for child in children:
         child.process.join(10.0)
-    _end_kin_of(children)
+    _kill_descendants_of(children)
 
 
-def end_kin_of_dead(children: Iterable[Child]) -> None:
-    """End what the dead among these have started, and wait for all of it together."""
+def kill_descendants_of_dead(children: Iterable[Child]) -> None:
+    """Kill the descendants of dead children, and wait for all of them together."""
     end_stopped_server()
-    _end_kin_of([child for child in children if child.process.exitcode is not None])
+    _kill_descendants_of([child for child in children if child.process.exitcode is not None])
 
 
-def _end_kin_of(children: list[Child]) -> None:
-    """End what these have started, which have ended."""
-    left = [child for child in children if not child._alone]
-    if left:
-        end_kin([child.pid for child in left], [child._mark for child in left])
-    for child in left:
+def _kill_descendants_of(children: list[Child]) -> None:
+    """Kill the descendants of children that have ended."""
+    remaining = [child for child in children if not child._alone]
+    if remaining:
+        kill_descendants([child.pid for child in remaining], [child._mark for child in remaining])
+    for child in remaining:
         child._alone = True
 
 
@@ -184,10 +182,10 @@ def _live(
     nice: bool,
     mark: str,
 ) -> None:
-    """What a :class:`Child` is."""
+    """Run a :class:`Child` in its process."""
     begin_session(mark, _NICER if nice else 0)
     let_environments_start_processes()
-    gc.freeze()  # pages shared with the fork server stay so: no collection writes to its objects
+    gc.freeze()  # keeps pages shared with the fork server: the collector doesn't write to them
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
         file.write(multiprocessing.current_process().name)  # for top and ps, its first 15 letters
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -201,11 +199,11 @@ def _live(
     torch.set_num_threads(1)
     try:
         work(*args, pipe)
-        finish_own_kin(mark)  # as the parent does, if it lives
-    except BaseException as error:  # of which it has told; nor do threads of others hold it
+        finalize_and_kill_descendants(mark)  # as a living parent does
+    except BaseException as error:  # already reported; other threads must not delay the exit
         if not isinstance(error, SystemExit):
             traceback.print_exc()
         flush_output()
-        end_own_kin(mark)
+        kill_own_descendants(mark)
         code = getattr(error, "code", None)
         os._exit(code if isinstance(code, int) else 1)

@@ -11,7 +11,7 @@ _CONTROLLERS = {"memory": ("memory",), "cpu": ("cpu", "cpu,cpuacct", "cpuacct,cp
 
 
 def folders(controller: str) -> list[Path]:
-    """The folders of this process's control groups (version 1 and 2) and of their parents.
+    """List the folders of this process's control groups (version 1 and 2) and their parents.
 
     If a container hides the parents, its own group is at the root.
 
@@ -19,30 +19,30 @@ def folders(controller: str) -> list[Path]:
         controller: ``memory`` or ``cpu``.
     """
     roots = [ROOT, ROOT / "unified", *(ROOT / name for name in _CONTROLLERS[controller])]
-    found = list(roots)
+    group_folders = list(roots)
     with contextlib.suppress(OSError):
         for line in _OF_PROCESS.read_text().splitlines():
             of = Path(line.split(":", 2)[-1].lstrip("/"))
-            found += [root / part for root in roots for part in (of, *of.parents)]
-    return list(dict.fromkeys(found))
+            group_folders += [root / part for root in roots for part in (of, *of.parents)]
+    return list(dict.fromkeys(group_folders))
 
 
 def cpu_quota() -> float | None:
-    """Number of cores that this process's control groups may use on average; None: no limit.
+    """Return the number of cores that control groups allow on average; None: no limit.
 
     This is the lowest ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` (version 1) of all groups.
     """
-    found = []
+    quotas = []
     for folder in folders("cpu"):
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
             quota, period = _quota(folder)
             if quota > 0:
-                found.append(quota / period)
-    return min(found, default=None)
+                quotas.append(quota / period)
+    return min(quotas, default=None)
 
 
 def _quota(folder: Path) -> tuple[int, int]:
-    """CPU time per period and the period, in microseconds.
+    """Read the CPU time per period and the period, in microseconds.
 
     Raises:
         ValueError, OSError: there is no limit.

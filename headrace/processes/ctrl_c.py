@@ -1,4 +1,4 @@
-"""Ctrl-C at the command line: one line and exit status 130, whatever is being done."""
+"""Handles Ctrl-C at the command line: one line and exit status 130."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-STATUS = 130  # as shells have it
+STATUS = 130  # the convention of shells
 _SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
-_LATER = ("plan", "bench", "launch", "watch")  # they start what they have to end themselves
+_LATER = ("plan", "bench", "launch", "watch")  # they stop their own processes
 
 
 def ends_in_one_line(main: Callable[..., int]) -> Callable[..., int]:
     """Decorate a command line: ``main(argv)`` in the main thread.
 
-    Until a run has something to save, Ctrl-C ends the process where it is: an exception in the
-    middle of an import, which libraries turn into others, would be a page of text. A run handles
-    it itself (``process.stop_signals``).
+    Until a run has something to save, Ctrl-C ends the process at once: an exception in the middle
+    of an import would print a page of text. A run handles Ctrl-C itself
+    (:func:`~headrace.processes.signals.stop_signals`).
     """
 
     @functools.wraps(main)
     def ended(argv: list[str] | None = None) -> int:
         before = signal.getsignal(signal.SIGINT)
         in_main = threading.current_thread() is threading.main_thread()
-        if not in_main or before is not signal.default_int_handler:  # it is ignored, as by nohup
+        if not in_main or before is not signal.default_int_handler:  # ignored, as with nohup
             return main(argv)
         command = (sys.argv[1:] if argv is None else argv)[:1]
         try:
@@ -36,7 +36,7 @@ def ends_in_one_line(main: Callable[..., int]) -> Callable[..., int]:
                 signal.signal(signal.SIGINT, end_at_once)
             return main(argv)
         except KeyboardInterrupt:
-            _say()
+            _print_interrupted()
             return STATUS
         finally:
             signal.signal(signal.SIGINT, before)
@@ -45,23 +45,23 @@ def ends_in_one_line(main: Callable[..., int]) -> Callable[..., int]:
 
 
 def end_at_once(number: int, frame: object) -> None:
-    """A handler that ends this process; what it has started ends by itself."""
+    """Signal handler that exits this process; its descendants end by themselves."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
-    _say()
+    _print_interrupted()
     server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
-    if (pid := getattr(server, "_forkserver_pid", None)) is not None:  # it may still import
+    if (pid := getattr(server, "_forkserver_pid", None)) is not None:  # it may still be importing
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     os._exit(STATUS)
 
 
 def gently(handler: Any) -> Any:
-    """What handles Ctrl-C once there is something to save: an exception."""
+    """Replace the handler that exits at once by the default one, which raises."""
     return signal.default_int_handler if handler is end_at_once else handler
 
 
-def _say() -> None:
+def _print_interrupted() -> None:
     with contextlib.suppress(OSError):
         if os.isatty(2):
             os.write(2, _SHOW_CURSOR)

@@ -1,4 +1,4 @@
-"""Whether there is a display."""
+"""Detects a display."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def has_display() -> bool:
-    """Whether a window can be opened, as far as the surroundings tell."""
+    """Return True if a window can probably be opened, judging by the environment variables."""
     if sys.platform in ("win32", "darwin"):
         return "SSH_CONNECTION" not in os.environ
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

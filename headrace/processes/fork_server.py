@@ -1,4 +1,4 @@
-"""The standard library's fork server, from which processes start that have torch already."""
+"""Starts processes from the standard library's fork server, which has torch imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HAS_PROC = hasattr(os, "O_PATH") and os.path.exists(_DESCRIPTORS)
 
 
 def process_context() -> multiprocessing.context.BaseContext:
-    """How processes are started here: by the fork server where there is one."""
+    """Return the start method of processes: the fork server if available, else spawn."""
     methods = multiprocessing.get_all_start_methods()
     return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
 
@@ -35,7 +35,7 @@ def process_context() -> multiprocessing.context.BaseContext:
 def main_hidden() -> Iterator[None]:
     """Keep multiprocessing from running the user's script again in every child.
 
-    What a child needs travels by value (cloudpickle), so a script without
+    Objects are sent to children by value (cloudpickle), so a script without
     ``if __name__ == "__main__"`` works, and so does an environment defined in it.
     """
     main = sys.modules["__main__"]
@@ -47,9 +47,9 @@ def main_hidden() -> Iterator[None]:
 
 
 def start_fork_server(preload: str) -> None:
-    """Begin importing the module ``preload`` in the fork server; safe to call repeatedly.
+    """Start importing the module ``preload`` in the fork server; safe to call repeatedly.
 
-    Returns at once. The first module named before it runs is the one that it has.
+    Returns at once. Only the first call before the server runs sets its module.
     """
     context = process_context()
     if context.get_start_method() == "forkserver":
@@ -61,19 +61,19 @@ def start_fork_server(preload: str) -> None:
 def fork_server_from_here(preload: str) -> None:
     """Import the module ``preload`` and start the fork server as a fork of this process.
 
-    So it is imported once, and its memory is held once. For a process that has done nothing yet;
-    in one that has other threads, or torch, it is :func:`start_fork_server`.
+    The module is imported, and its memory allocated, only once. For a fresh process; in one with
+    other threads or torch, this is :func:`start_fork_server`.
     """
     context, fresh = process_context(), threading.active_count() == 1 and _HAS_PROC
     if context.get_start_method() != "forkserver" or "torch" in sys.modules or not fresh:
         start_fork_server(preload)
         return
-    gc.disable()  # hardly anything of an import is garbage
+    gc.disable()  # imports create hardly any garbage
     try:
         importlib.import_module(preload)
     finally:
         gc.enable()
-    gc.freeze()  # no collection writes to the pages that are shared from now on
+    gc.freeze()  # the collector doesn't write to pages shared from now on
     context.set_forkserver_preload([preload])
     with main_hidden(), _ctrl_c_blocked(), forked.instead():
         _ensure_server()
@@ -81,11 +81,11 @@ def fork_server_from_here(preload: str) -> None:
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """In which a process is started; before it the fork server, if there is none.
+    """Prepare for starting a process inside the block; starts the fork server if needed.
 
-    It runs nothing of the user's script and sees no Ctrl-C; what the fork server starts is known
-    by the name of this process's family. A fork server that was stopped is replaced; where one is
-    killed inside the block, an OSError or EOFError is raised there.
+    The process doesn't run the user's script, is unaffected by Ctrl-C, and has the mark of this
+    process tree. A stopped fork server is replaced. If it is killed inside the block, that raises
+    OSError or EOFError there.
     """
     end_stopped_server()
     allow_children()
@@ -116,22 +116,21 @@ def let_environments_start_processes() -> None:
 
 
 def family() -> str:
-    """What all that this process starts is to be known by, see
-    ``headrace/processes/process_tree.py``."""
+    """Return the mark of all processes that this one starts (``process_tree.py``)."""
     return f"{os.environ.get(MARK, '')}/{_token(os.getpid())}"
 
 
 @functools.lru_cache(maxsize=1)
 def _token(pid: int) -> str:
-    """A word of this process's own, which a fork has made another."""
+    """Return a random token of this process; forks get their own."""
     return secrets.token_hex(8)
 
 
 def _ensure_server() -> None:
-    """Start the fork server if none runs, by the name of the family, which it guards.
+    """Start the fork server, with the mark of this process tree, unless it runs.
 
-    Its socket's file and the file's folder are deleted at once: whoever holds a socket's file can
-    connect to it by ``/proc``, where there is one.
+    Its socket's file and folder are deleted at once: processes that have the file open can
+    connect through ``/proc`` if available.
     """
     from multiprocessing import forkserver
 
@@ -151,35 +150,35 @@ def _ensure_server() -> None:
             made = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
             number = os.open(stack.enter_context(made), os.O_PATH)
             stack.callback(os.close, number)
-            folder = f"{_DESCRIPTORS}{number}"  # for the names of sockets must be short
+            folder = f"{_DESCRIPTORS}{number}"  # socket names must be short
             stack.enter_context(_tempdir(folder))
         forkserver.ensure_running()
         if _HAS_PROC and server._forkserver_address.startswith(f"{folder}/"):
             file = os.open(server._forkserver_address, os.O_PATH)
             server._forkserver_address = f"{_DESCRIPTORS}{file}"
-            if earlier.isdigit():  # not the parent's, whose name a child of a fork server has
+            if earlier.isdigit():  # not inherited from the parent
                 os.close(int(earlier))
 
 
 @contextlib.contextmanager
 def _none_started() -> Iterator[None]:
-    """Let multiprocessing start no fork server, which would leave its socket behind if killed."""
+    """Keep multiprocessing from starting a fork server, which could leave its socket behind."""
     from multiprocessing import forkserver
 
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     address = server._forkserver_address
-    held = str(address).removeprefix(_DESCRIPTORS)
+    descriptor = str(address).removeprefix(_DESCRIPTORS)
     try:
-        with _tempdir(f"{_DESCRIPTORS}-1") if held.isdigit() else contextlib.nullcontext():
+        with _tempdir(f"{_DESCRIPTORS}-1") if descriptor.isdigit() else contextlib.nullcontext():
             yield
     finally:
-        if held.isdigit() and server._forkserver_address != address:
-            os.close(int(held))
+        if descriptor.isdigit() and server._forkserver_address != address:
+            os.close(int(descriptor))
 
 
 @contextlib.contextmanager
 def _tempdir(path: str) -> Iterator[None]:
-    """Where multiprocessing makes its sockets."""
+    """Set the folder in which multiprocessing creates its sockets."""
     settings: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     before = settings.get("tempdir")
     settings["tempdir"] = path
@@ -192,7 +191,7 @@ def _tempdir(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environ(name: str, value: str) -> Iterator[None]:
-    """Start a process with this variable."""
+    """Set an environment variable for processes started inside the block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -204,16 +203,16 @@ def _environ(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def marked() -> Iterator[None]:
-    """Programs that are started inside end with this process, however that ends.
+    """End programs started inside the block with this process, even if it is killed.
 
-    It is the fork server that ends them, where there is one.
+    The fork server, if there is one, kills them.
     """
     with _environ(MARK, family()):
         yield
 
 
 def end_stopped_server() -> None:
-    """Kill the fork server if it was stopped (SIGSTOP): it starts nothing, and tells of no end."""
+    """Kill a stopped fork server (SIGSTOP): it starts nothing and reports no exit codes."""
     from multiprocessing import forkserver
 
     pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
@@ -226,7 +225,7 @@ def end_stopped_server() -> None:
 
 
 def _runs(child: int | None) -> bool:
-    """Whether a process that this one started hasn't ended; it is not reaped."""
+    """Return True if a child of this process is running; doesn't reap it."""
     if child is None:
         return False
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
@@ -246,11 +245,11 @@ def _forget_anothers() -> None:
 
 @contextlib.contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Start processes that never see a Ctrl-C; this one sees it afterwards."""
+    """Block Ctrl-C for processes started inside the block; this one receives it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # which unblocks Ctrl-C when it has started
+    resource_tracker.ensure_running()  # unblocks Ctrl-C after its start
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

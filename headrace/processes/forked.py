@@ -1,7 +1,7 @@
-"""The standard library's fork server as a fork of the process that starts it.
+"""Runs the standard library's fork server as a fork of the process that starts it.
 
-It starts one as a program of its own, which imports everything again. A fork has what is imported
-by then, and shares its memory; for all else it is made what a new program would be.
+The standard library starts a new program, which imports everything again. A fork keeps the imports
+and shares their memory; everything else is reset to the state of a new program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
 from headrace.processes import orphan_guard
-from headrace.processes.process_tree import MARK, be_known_by
+from headrace.processes.process_tree import MARK, set_own_mark
 
 _NAME = "forkserver"  # for top and ps
 _HANDLED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -24,12 +24,12 @@ _HANDLED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 @contextlib.contextmanager
 def instead() -> Iterator[None]:
-    """Inside, the standard library's fork server is started as a fork."""
+    """Start the standard library's fork server as a fork inside the block."""
     library: Any = util
     spawn = library.spawnv_passfds
 
     def start(path: Any, args: list[str], passed: Sequence[int]) -> int:
-        is_server = "multiprocessing.forkserver" in args[-1]  # and not a tracker of resources
+        is_server = "multiprocessing.forkserver" in args[-1]  # not the resource tracker
         return _forked(path, args, passed) if is_server else spawn(path, args, passed)
 
     library.spawnv_passfds = start
@@ -40,20 +40,20 @@ def instead() -> Iterator[None]:
 
 
 def _forked(path: Any, args: list[str], passed: Sequence[int]) -> int:
-    """Fork; the new process runs the command of these arguments and keeps these open files."""
+    """Fork; the child runs the command of these arguments and keeps these files open."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()  # or both would write what is in there
+            stream.flush()  # otherwise both processes would write the buffer
     if pid := os.fork():
         return pid
     code = 1
     try:
         _forget(passed)
-        if not be_known_by(os.environ[MARK]):
+        if not set_own_mark(os.environ[MARK]):
             for number in passed:
                 os.set_inheritable(number, True)
             os.execv(path, args)
-        orphan_guard.begin()  # which a new program does by importing it
+        orphan_guard.begin()  # a new program does this on import
         with open("/proc/self/comm", "w", encoding="utf-8") as file:
             file.write(_NAME)
         exec(args[-1], {"__name__": "__main__"})
@@ -67,7 +67,7 @@ def _forked(path: Any, args: list[str], passed: Sequence[int]) -> int:
 
 
 def _forget(passed: Sequence[int]) -> None:
-    """Let go of what is the other process's: open files, handlers, what it does at its end."""
+    """Drop the parent's open files, signal handlers and exit functions."""
     atexit._clear()
     util._finalizer_registry.clear()  # type: ignore[attr-defined]
     forkserver._forkserver.__init__()  # type: ignore[attr-defined, misc]
@@ -77,5 +77,5 @@ def _forget(passed: Sequence[int]) -> None:
         if callable(signal.getsignal(number := getattr(signal, name))):
             signal.signal(number, signal.SIG_DFL)
     for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *passed}:
-        with contextlib.suppress(OSError):  # that of the folder is closed
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed
             os.close(number)

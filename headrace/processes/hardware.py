@@ -1,4 +1,4 @@
-"""What of the machine a process takes: cores, threads, devices; and since when it runs."""
+"""Configures cores, threads and devices of a process, and reports its start time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def process_started() -> float:
-    """When this process was started, on the clock of ``time.monotonic()``; now where unknown."""
+    """Return the start time of this process (``time.monotonic()``); now if unknown."""
     try:
         with open("/proc/self/stat", encoding="ascii") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -43,14 +43,14 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def cores() -> set[int]:
-    """Numbers of the cores that this thread may use."""
+    """Return the numbers of the cores that this thread may use."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def num_cores() -> int:
-    """Number of cores that this process may use: its affinity, or a lower CPU quota.
+    """Return the number of cores that this process may use: its affinity, or a lower CPU quota.
 
     A quota of control groups (``docker --cpus``, Kubernetes limits) is rounded down, but to at
     least 1. With more threads than it allows, all of them would be throttled at times.
@@ -61,11 +61,11 @@ def num_cores() -> int:
 
 @contextlib.contextmanager
 def pinned(num_cores: int | None, index: int) -> Iterator[None]:
-    """Keep this thread, and what it starts, on ``num_cores`` cores inside the block.
+    """Restrict this thread, and processes it starts, to ``num_cores`` cores inside the block.
 
     Args:
-        num_cores: None, or where a system can't: all cores.
-        index: which block of that many cores; they are dealt out in a circle.
+        num_cores: number of cores; None, or on systems without affinity: all cores.
+        index: index of the block of cores; blocks wrap around.
     """
     if num_cores is None or not hasattr(os, "sched_setaffinity"):
         yield
@@ -80,30 +80,30 @@ def pinned(num_cores: int | None, index: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def stay_on(processors: Collection[int] | None) -> None:
-    """Keep this thread, and what it starts, on these cores; None, or where a system can't: all."""
+def set_affinity(processors: Collection[int] | None) -> None:
+    """Restrict this thread, and processes it starts, to these cores; None: all."""
     if processors is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, processors)
 
 
-def push_nobody_aside() -> None:
-    """Let this thread, and those that it starts, wake without taking a busy core, on Linux.
+def use_batch_scheduling() -> None:
+    """Use batch scheduling on Linux, so that this thread wakes without preempting others.
 
-    An actor and the thread that steps its environments wake each other at each step. Where one may
-    push aside what runs on the core that it had before, the actors get in one another's way while
-    other cores idle: with two of HalfCheetah on two cores a tenth of all steps. Who acts for all of
-    them begins with more calls so.
+    An actor and the thread that steps its environments wake each other at each step. If they may
+    preempt what runs on their previous core, actors disturb each other while other cores are idle:
+    two HalfCheetah actors on two cores lose a tenth of their steps. The inference server receives
+    larger batches.
     """
     with contextlib.suppress(OSError):
         if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def give_way() -> None:
-    """Let whoever wakes go before this thread, on Linux from 6.12 on; no effect elsewhere.
+def yield_to_waking_threads() -> None:
+    """Let waking threads run before this one, on Linux from 6.12 on; no effect elsewhere.
 
-    There who runs keeps the core for a turn (some ms), however nice it is, unless the turns of who
-    wakes are shorter. So this thread's become long ones.
+    There a running thread keeps the core for its time slice (some ms), regardless of niceness,
+    unless the waking thread has a shorter slice. So this thread gets a long one.
     """
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None or not hasattr(os, "sched_getscheduler"):
@@ -115,19 +115,19 @@ def give_way() -> None:
             ctypes.CDLL(None).syscall(number, 0, attributes, 0)
 
 
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # Linux's number of what C libraries lack
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # system call without a C library function
 _TURN_NS = 20_000_000
 
 
 def allow_open_files(count: int) -> int:
-    """Let this process, and what it starts, have so many files open, if its hard limit allows it.
+    """Raise the limit on open files to ``count``, as far as the hard limit allows.
 
     Returns:
-        how many it may have.
+        the resulting limit, or ``count`` if there is none.
     """
     try:
         import resource
-    except ImportError:  # there is no such limit
+    except ImportError:  # systems without this limit
         return count
     endless, kind = resource.RLIM_INFINITY, resource.RLIMIT_NOFILE
     soft, hard = resource.getrlimit(kind)
@@ -141,7 +141,7 @@ def allow_open_files(count: int) -> int:
 
 
 def full_float32(device: str | torch.device) -> None:
-    """Let float32 be float32 in convolutions on a GPU, as it is on processors, not TF32."""
+    """Compute float32 convolutions on a GPU in full precision instead of TF32."""
     import torch
 
     if torch.device(device).type != "cpu":
@@ -156,6 +156,6 @@ def check_device(device: str) -> None:
     if torch.cuda.is_available():
         available.append("cuda")
     if device not in available:
-        lacks = ", as mps has no float64, which statistics need" if device == "mps" else ""
+        lacks = ", because mps has no float64, which statistics need" if device == "mps" else ""
         choose = ", ".join(available)
         raise ConfigError(f"device={device!r} is not available here{lacks}; choose {choose}")

@@ -1,4 +1,4 @@
-"""Memory of a process, and files that live in memory."""
+"""Memory limits and allocator settings of a process, and files in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def keep_freed_memory() -> None:
     """Let the C allocator reuse large freed blocks instead of returning them to the kernel.
 
     Activations of a few MB are allocated and freed many times a second; by default glibc maps and
-    unmaps each of them, and the page faults cost more than the arithmetic. No effect elsewhere.
+    unmaps each of them, and the page faults cost more than the arithmetic. Only affects glibc.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
@@ -34,13 +34,13 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give the kernel what is freed by now, as what a start needed once. No effect elsewhere."""
+    """Return freed memory to the kernel, such as that used at startup. Only affects glibc."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_bytes() -> int | None:
-    """Main memory that this process takes, shared pages among it; None: unknown."""
+    """Return the resident memory of this process, including shared pages; None if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -48,58 +48,58 @@ def resident_bytes() -> int | None:
 
 
 def free_bytes() -> int | None:
-    """Memory that processes here may still take; None: unknown. Limits of control groups count."""
-    found = []
+    """Return the memory free for processes here, within control group limits; None if unknown."""
+    amounts = []
     with contextlib.suppress(OSError, ValueError, StopIteration):
         with open("/proc/meminfo", encoding="ascii") as file:
             line = next(line for line in file if line.startswith("MemAvailable:"))
-        found.append(int(line.split()[1]) << 10)
+        amounts.append(int(line.split()[1]) << 10)
     for folder in control_groups.folders("memory"):
         for limit, used in (("memory.max", "memory.current"), _OLD_NAMES):
-            with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            with contextlib.suppress(OSError, ValueError):  # "max" is not a number
                 most, taken = (int((folder / name).read_text()) for name in (limit, used))
                 reclaimable = _file_pages(folder)
-                found.append(max(0, most - taken + reclaimable))
-    return min(found, default=None)
+                amounts.append(max(0, most - taken + reclaimable))
+    return min(amounts, default=None)
 
 
 def free_shared_bytes(folder: str = SHARED_FOLDER) -> int | None:
-    """Bytes that shared memory can still take; None: there is no limit, or it isn't known.
+    """Return the free bytes of shared memory; None if unlimited or unknown.
 
     Containers often mount ``/dev/shm`` with 64 MiB, read-only, or not at all.
     """
     if not sys.platform.startswith("linux"):
         return None
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return 0
-    if found.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK):
+    if status.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK):
         return 0
-    return found.f_bavail * found.f_frsize if found.f_blocks else None
+    return status.f_bavail * status.f_frsize if status.f_blocks else None
 
 
 def _file_pages(folder: Path) -> int:
-    """Bytes of files that a group could give up, those of the groups inside it among them.
+    """Return the bytes of reclaimable file pages of a control group and its subgroups.
 
-    Of version 1 the plain names are the group's own alone, though its usage is that of all.
+    In version 1 the plain names exclude subgroups, although usage includes them.
     """
     with contextlib.suppress(OSError, ValueError):
         pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        known = {name: int(value) for name, value in pairs}
+        statistics = {name: int(value) for name, value in pairs}
         names = "inactive_file", "active_file"
-        return sum(known.get(f"total_{name}", known.get(name, 0)) for name in names)
+        return sum(statistics.get(f"total_{name}", statistics.get(name, 0)) for name in names)
     return 0
 
 
 @contextlib.contextmanager
 def memory_file(num_bytes: int = 0) -> Iterator[str]:
-    """Path of a new file of zeros, which other processes here can open as long as the block lasts.
+    """Create a file of zeros that other processes here can open while the block lasts.
 
-    It has no name in any folder where the system can do that, so no kill leaves it behind.
+    Yields its path. If the system supports it, the file has no name, so it never outlives a kill.
 
     Raises:
-        OSError: there is no room.
+        OSError: there is not enough memory.
     """
     if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
         descriptor, folder = os.memfd_create("headrace"), None
@@ -111,7 +111,7 @@ def memory_file(num_bytes: int = 0) -> Iterator[str]:
     try:
         os.ftruncate(descriptor, num_bytes)
         if num_bytes and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, num_bytes)  # an error now, not a SIGBUS at a store
+            os.posix_fallocate(descriptor, 0, num_bytes)  # an error now instead of a SIGBUS later
         yield path
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""Ends a family whose head has died, also where every other process of it is stopped.
+"""Kills a process tree whose root has died, even if all its other processes are stopped.
 
-A fork server imports this before it serves, or begins it. Elsewhere the import does nothing.
+A fork server imports this module before it serves. Elsewhere the import does nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import threading
 import time
 import warnings
 
-from headrace.processes.process_tree import MARK, end_kin
+from headrace.processes.process_tree import MARK, kill_descendants
 
-HEAD = "HEADRACE_HEAD"  # the process that starts the fork server, while it does
+HEAD = "HEADRACE_HEAD"  # process id of the root, set while it starts the fork server
 _POLL_S = 0.5
 
 
@@ -25,11 +25,11 @@ def _watch(head: int) -> None:
 
 
 def _end_all() -> None:
-    end_kin([os.getpid()], [os.environ.get(MARK, "")])
+    kill_descendants([os.getpid()], [os.environ.get(MARK, "")])
 
 
-def _last_look(head: int) -> None:
-    """Without children the fork server ends with the head, before that is seen above."""
+def _check_at_exit(head: int) -> None:
+    """Check for the root's death when the fork server exits, which may happen before the poll."""
     deadline = time.monotonic() + _POLL_S
     while os.getppid() == head and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -38,13 +38,13 @@ def _last_look(head: int) -> None:
 
 
 def begin() -> None:
-    """Watch the process that HEAD names, where it does, from now on."""
+    """Watch the process that HEAD names, if it is set."""
     if HEAD not in os.environ:
         return
-    # The thread sleeps while the fork server forks, and holds nothing that a child could miss.
+    # The thread sleeps while the fork server forks, and holds no locks that a child could need.
     warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
     head = int(os.environ.pop(HEAD))
-    atexit.register(_last_look, head)
+    atexit.register(_check_at_exit, head)
     threading.Thread(target=_watch, args=(head,), name="headrace-guard", daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Output that can no longer be written: a closed pipe (``headrace … | head``) or a full disk."""
+"""Handles output that can't be written: a closed pipe (``headrace … | head``) or a full disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
-STATUS = 141  # as shells have it for a program that SIGPIPE ended
+STATUS = 141  # the convention of shells for SIGPIPE
 
 
 def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
@@ -20,7 +20,7 @@ def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def ended(argv: list[str] | None = None) -> int:
-        replace_letters()
+        replace_unencodable()
         try:
             try:
                 return main(argv)
@@ -28,14 +28,14 @@ def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
                 if sys.stdout is not None:
                     sys.stdout.flush()
         except BrokenPipeError:
-            if not _is_left():  # another pipe, of a process
+            if not _is_unread():  # the pipe of another process
                 raise
-            read_by_nobody()
+            discard_output()
             return STATUS
         except OSError as error:
             if error.errno not in _UNWRITABLE or error.filename is not None:
                 raise
-            read_by_nobody()
+            discard_output()
             with contextlib.suppress(OSError):
                 print(f"headrace: the output can't be written: {error.strerror}", file=sys.stderr)
             return 1
@@ -43,7 +43,7 @@ def ends_with_its_reader(main: Callable[..., int]) -> Callable[..., int]:
     return ended
 
 
-def replace_letters() -> None:
+def replace_unencodable() -> None:
     """Make stdout and stderr replace characters that their encoding lacks instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -51,7 +51,7 @@ def replace_letters() -> None:
 
 
 class GuardedStream:
-    """A text stream whose failing writes all raise BrokenPipeError, as those of a closed pipe do.
+    """A text stream that turns all failed writes into BrokenPipeError.
 
     Args:
         stream: standard output; None if the process has none.
@@ -66,7 +66,7 @@ class GuardedStream:
             return self._stream.write(text)
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Flush the buffer."""
         with _as_broken_pipe():
             self._stream.flush()
 
@@ -85,27 +85,27 @@ def _as_broken_pipe() -> Iterator[None]:
 
 
 def flush_output() -> None:
-    """Write what stdout and stderr have buffered, as far as that is possible."""
+    """Flush stdout and stderr as far as possible."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
 
 
-def read_by_nobody() -> None:
-    """Let all further output of this process go nowhere; the interpreter flushes at its end."""
+def discard_output() -> None:
+    """Discard all further output of this process; the interpreter still flushes at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is not a file, or closed
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not a file, or closed
         os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
-def _is_left() -> bool:
-    """Whether nobody reads what this process prints; whoever does is shown an empty line."""
+def _is_unread() -> bool:
+    """Return True if stdout's reader is gone; a reader receives an empty line."""
     try:
         os.write(sys.stdout.fileno(), b"\n")
     except BrokenPipeError:
         return True
-    except (AttributeError, OSError, ValueError):  # it is no file, or closed
+    except (AttributeError, OSError, ValueError):  # not a file, or closed
         return False
     return False

@@ -17,7 +17,7 @@ _DEEPEST = 8
 
 
 def unpicklable_part(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
-    """Find the innermost part of an object that can't be pickled; returns its path and itself.
+    """Find the innermost part of an object that can't be pickled; return its path and itself.
 
     The search covers attributes, items, arguments of partials, and variables that functions and
     classes of a script use.
@@ -70,12 +70,12 @@ def restore_scripts(make: Any) -> None:
     """
     while isinstance(make, functools.partial):
         make = make.func
-    found = {getattr(make, "__name__", ""): make}
+    globals_by_name = {getattr(make, "__name__", ""): make}
     members = [vars(kind).values() for kind in make.__mro__] if isinstance(make, type) else []
     for function in (make, *itertools.chain(*members)):
         if _is_of_script(function):
-            found |= getattr(function, "__globals__", {})
-    for name, value in found.items():
+            globals_by_name |= getattr(function, "__globals__", {})
+    for name, value in globals_by_name.items():
         if _is_of_script(value) and name.isidentifier():
             vars(_module(value.__module__)).setdefault(name, value)
 
@@ -86,7 +86,7 @@ def _is_of_script(value: Any) -> bool:
 
 
 def _module(name: str) -> types.ModuleType:
-    """A module, which is created empty if this process hasn't imported it."""
+    """Return a module, created empty if this process hasn't imported it."""
     if name not in sys.modules:
         sys.modules[name] = types.ModuleType(name)
         cloudpickle.register_pickle_by_value(sys.modules[name])

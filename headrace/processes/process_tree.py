@@ -1,9 +1,9 @@
-"""What a child process has started, and how to end it with the child, however that ends.
+"""Finds and kills the process tree of a child, even after the child has died.
 
-A child begins a session, which what it starts belongs to, and sets an environment variable, which
-what it starts inherits. A program that begins a session of its own is known by the variable, a
-process that was forked and executes no program by the session; who does both, or clears its
-variables, isn't found. Where there is no ``/proc``, only the child's process group is ended.
+A child starts a session and sets an environment variable, and its descendants inherit both. A
+program that starts its own session is found by the variable, a forked process that executes no
+program by the session. A process that does both, or clears its variables, isn't found. Without
+``/proc``, only the child's process group is killed.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-MARK = "HEADRACE_CHILD"  # a path of names: whose child, whose grandchild …
-NICER = "HEADRACE_NICER"  # by how much than who began
-_ROUNDS = 20  # a process may start another one while it is looked for
-_DEATH_S = 2.0  # what is killed may yet need a core, or a disk, to end
-_NICE, _NICE_S = "headrace-nice", 60.0  # a thread that tries, and for how long
+MARK = "HEADRACE_CHILD"  # path of tokens from the root to this process
+NICER = "HEADRACE_NICER"  # extra niceness relative to the root process
+_ROUNDS = 20  # processes may start others during the search
+_DEATH_S = 2.0  # longest wait for killed processes to exit
+_NICE, _NICE_S = "headrace-nice", 60.0  # name and duration of the thread that retries
 _PROC = Path("/proc")
-_EXITING = 4  # a flag of the kernel's (PF_EXITING)
+_EXITING = 4  # the kernel's PF_EXITING
 
 
 def begin_session(mark: str, nicer: int = 0) -> None:
-    """Begin a session, and mark all that this process will start.
+    """Start a session, and mark all processes that this one will start.
 
-    Linux may share cores among sessions first (``man 7 sched``, autogroup). Niceness counts within
-    a session alone then, so the session becomes nicer, too.
+    Linux may divide cores among sessions first (``man 7 sched``, autogroup). Niceness then only
+    counts within a session, so the session becomes nicer as well.
 
     Args:
-        nicer: by how much this process becomes nicer than who started it.
+        nicer: extra niceness relative to the parent.
     """
     os.environ[MARK] = mark
     with contextlib.suppress(OSError, AttributeError):
@@ -42,45 +42,47 @@ def begin_session(mark: str, nicer: int = 0) -> None:
     nicer += int(os.environ.get(NICER, 0))
     os.environ[NICER] = str(nicer)
     if hasattr(os, "setsid"):
-        with contextlib.suppress(OSError):  # it leads one already
+        with contextlib.suppress(OSError):  # already a session leader
             os.setsid()
             _make_session_nicer(min(nicer, 19))
 
 
 def _make_session_nicer(nicer: int) -> None:
-    """Tell the kernel, which takes ten a second of the whole machine, root's apart."""
+    """Set the session's niceness; the kernel accepts ten changes a second per machine."""
     group = _PROC / "self" / "autogroup"
-    if nicer and group.exists() and not _told(group, nicer):
-        trying = threading.Thread(target=_tell, args=(group, nicer), name=_NICE, daemon=True)
+    if nicer and group.exists() and not _set_niceness(group, nicer):
+        trying = threading.Thread(
+            target=_retry_niceness, args=(group, nicer), name=_NICE, daemon=True
+        )
         with contextlib.suppress(RuntimeError):  # there may be no more threads
             trying.start()
 
 
-def _tell(group: Path, nicer: int) -> None:
+def _retry_niceness(group: Path, nicer: int) -> None:
     deadline, own = time.monotonic() + _NICE_S, random.Random()
-    while not _told(group, nicer) and time.monotonic() < deadline:
+    while not _set_niceness(group, nicer) and time.monotonic() < deadline:
         time.sleep(0.05 + 0.1 * own.random())
 
 
-def _told(group: Path, nicer: int) -> bool:
-    """Whether there is nothing left to try."""
+def _set_niceness(group: Path, nicer: int) -> bool:
+    """Set the session's niceness; return False if it has to be tried again."""
     try:
         group.write_text(str(nicer))
     except BlockingIOError:
         return False
-    except OSError:  # it may not be set here
+    except OSError:  # not permitted here
         return True
     return True
 
 
-def be_known_by(mark: str) -> bool:
-    """Have this process marked, too, as one is that has begun with the variable.
+def set_own_mark(mark: str) -> bool:
+    """Write a mark into this process's initial environment, as shown by ``/proc``.
 
-    What ``/proc`` shows of a process are the variables with which its program began. They are
-    written over, the mark first and then as many others as there is room for, the shortest first.
+    ``/proc`` shows the variables with which a program started. They are overwritten: first the
+    mark, then as many others as fit, the shortest first.
 
     Returns:
-        whether there was room.
+        True if the mark fits.
     """
     start, end = (int(x) for x in _stat("self")[47:49])
     begun = ctypes.string_at(start, end - start).rstrip(b"\0").split(b"\0")
@@ -92,21 +94,22 @@ def be_known_by(mark: str) -> bool:
     for one in sorted(others, key=len):
         if len(block) + len(one) + 1 <= end - start:
             block += one + b"\0"
-    for name, value in os.environ.items():  # the C library has copies from now on
+    for name, value in os.environ.items():  # the C library copies them
         os.putenv(name, value)
     ctypes.memset(start, 0, end - start)
     ctypes.memmove(start, block, len(block))
     return True
 
 
-def end_kin(pids: Collection[int], marks: Collection[str]) -> None:
-    """Kill what these children have started, but neither them nor this process.
+def kill_descendants(pids: Collection[int], marks: Collection[str]) -> None:
+    """Kill the descendants of these children, but neither them nor this process.
 
-    Where there is ``/proc`` it waits, for two seconds at most, until they have ended: what starts
-    next may need their ports.
+    With ``/proc``, waits up to two seconds until they have exited, because processes started next
+    may need their ports.
 
     Args:
-        pids: of the children, which lead sessions. marks: of the children.
+        pids: process ids of the children, which are session leaders.
+        marks: marks of the children.
     """
     if not hasattr(os, "killpg"):
         return
@@ -120,26 +123,28 @@ def end_kin(pids: Collection[int], marks: Collection[str]) -> None:
     killed = leaders | {os.getpid()}
     deadline = time.monotonic() + _DEATH_S
     for _ in range(_ROUNDS):
-        found = {pid: stops for pid, stops in _kin(leaders, names).items() if pid not in killed}
-        if not found:
+        stopped_by_pid = {
+            pid: stops for pid, stops in _kin(leaders, names).items() if pid not in killed
+        }
+        if not stopped_by_pid:
             return
-        # Those that are stopped come first: who is killed by one that did this needn't do it.
-        for pid in sorted(found, key=lambda pid: not found[pid]):
+        # Stopped processes first: running ones may be killing their own descendants meanwhile.
+        for pid in sorted(stopped_by_pid, key=lambda pid: not stopped_by_pid[pid]):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        killed |= found.keys()
-        for pid in found:
+        killed |= stopped_by_pid.keys()
+        for pid in stopped_by_pid:
             while _runs(pid) and time.monotonic() < deadline:
                 time.sleep(0.002)
 
 
 def _stat(pid: int | str) -> list[str]:
-    """What ``/proc`` shows of a process behind its name; its state is first."""
+    """Read the fields of ``/proc/<pid>/stat`` after the name; the state is first."""
     return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process hasn't ended; one that only waits to be reaped has, with all threads."""
+    """Return True unless a process, with all its threads, has ended; zombies have."""
     try:
         numbers = _stat(pid)
     except OSError:
@@ -148,7 +153,7 @@ def _runs(pid: int) -> bool:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has ended or begun to, when its files are closed one after the other."""
+    """Return True if a process has ended or is exiting, while its files are being closed."""
     try:
         numbers = _stat(pid)
     except OSError:
@@ -157,12 +162,12 @@ def is_ending(pid: int) -> bool:
 
 
 def _kin(leaders: set[int], names: set[bytes]) -> dict[int, bool]:
-    """Processes in sessions of these leaders, or marked by these names, which are leaders, too.
+    """Find processes in sessions of these leaders or with these marks, and add them to leaders.
 
     Returns:
-        by process id, whether it is stopped.
+        by process id, True if it is stopped.
     """
-    found = {}
+    stopped_by_pid = {}
     for folder in _PROC.iterdir():
         if not folder.name.isdigit():
             continue
@@ -171,13 +176,13 @@ def _kin(leaders: set[int], names: set[bytes]) -> dict[int, bool]:
                 continue
             numbers = _stat(folder.name)
             if int(numbers[3]) in leaders or names & _names(folder):
-                found[int(folder.name)] = numbers[0] in "Tt"
-    leaders |= found.keys()
-    return found
+                stopped_by_pid[int(folder.name)] = numbers[0] in "Tt"
+    leaders |= stopped_by_pid.keys()
+    return stopped_by_pid
 
 
 def _names(folder: Path) -> set[bytes]:
-    """Whose child or grandchild a process is."""
+    """Return the tokens in a process's mark."""
     for variable in (folder / "environ").read_bytes().split(b"\0"):
         name, _, value = variable.partition(b"=")
         if name == MARK.encode():

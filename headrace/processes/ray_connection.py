@@ -1,4 +1,4 @@
-"""This program's connection to a Ray cluster; ``ray`` is imported here and nowhere else."""
+"""Connects this program to a Ray cluster; the only module that imports ``ray``."""
 
 from __future__ import annotations
 
@@ -21,55 +21,55 @@ from typing import Any, ClassVar
 
 from headrace.errors import ConfigError, WorkerFailed
 from headrace.processes.fork_server import marked
-from headrace.processes.ray_auth import close_doors, reach, why_not
+from headrace.processes.ray_auth import connection_error, reach, require_token
 from headrace.processes.signals import handlers_kept
 
-# With these, a node counts as dead after 4 * (1 + 2) s of silence, not 80; Ray's system config.
+# Ray's system config: a node counts as dead after 4 * (1 + 2) s of silence instead of 80 s.
 HEALTH = {
     "health_check_initial_delay_ms": 5_000,
     "health_check_period_ms": 1_000,
     "health_check_timeout_ms": 2_000,
     "health_check_failure_threshold": 4,
 }
-_LOOK_S = 4.0  # between two looks at which nodes live
-_REACH_S = 10.0  # for a cluster to say which nodes it has
+_LOOK_S = 4.0  # between two checks of the nodes
+_REACH_S = 10.0  # timeout for the list of nodes
 
 
 class RayCluster:
-    """A Ray cluster; left as it was found, except for one that is started here.
+    """A connection to a Ray cluster, or to a new one that is started here.
 
-    That one listens on the loopback interface only, to who has its token, and ends with the last
-    who uses it.
+    A new cluster listens only on the loopback interface, requires its token, and stops with its
+    last user. Existing clusters are left running.
 
     Args:
-        address: as ``ray.init`` takes it; None: what this program is connected to, or a new one.
-        asker: the setting that asks for it, for messages.
-        num_cpus: what one that is started here says that it has.
+        address: see ``ray.init``; None: the current connection of this program, or a new cluster.
+        setting_name: setting that needs the cluster, for messages.
+        num_cpus: number of CPUs that a new cluster declares.
 
     Raises:
         ConfigError: Ray isn't installed, or was imported without a token, or this program is
             connected to another cluster.
-        WorkerFailed: nothing answers at this address, or it has other versions, or doesn't let
-            this program in.
+        WorkerFailed: the address doesn't answer, or the cluster has other versions or rejects
+            this program.
     """
 
-    _users: ClassVar[int] = 0  # of the connection that the first of them made
-    _address: ClassVar[str | None] = None  # which that one asked for
+    _users: ClassVar[int] = 0  # users of this program's connection
+    _address: ClassVar[str | None] = None  # address of that connection
 
-    def __init__(self, address: str | None, asker: str, num_cpus: float) -> None:
-        check_installed(asker)
-        self._counts = False  # among those
+    def __init__(self, address: str | None, setting_name: str, num_cpus: float) -> None:
+        check_installed(setting_name)
+        self._counts = False  # counted in _users
         self._where = "on this machine" if address is None else f"at {address!r}"
         if address is None and not _is_connected():
-            close_doors(asker)
+            require_token(setting_name)
         self.api: Any = importlib.import_module("ray")
         self._looked = time.monotonic()
         if _is_connected():
             inside = self.api.get_runtime_context().get_actor_id() is not None
             if address not in (None, "auto", RayCluster._address) and not inside:
                 raise ConfigError(
-                    f"{asker}: address={address!r}, but this program is connected to a Ray "
-                    "cluster already; call ray.shutdown() before, or leave address out"
+                    f"{setting_name}: address={address!r}, but this program is connected to "
+                    "another Ray cluster; call ray.shutdown() before, or leave address out"
                 )
             self._counts = RayCluster._users > 0
             RayCluster._users += self._counts
@@ -79,7 +79,7 @@ class RayCluster:
             settings |= {
                 "num_cpus": math.ceil(max(1.0, num_cpus)),
                 "include_dashboard": False,
-                "_system_config": dict(HEALTH),  # Ray adds to it
+                "_system_config": dict(HEALTH),  # Ray modifies it
             }
         self._connect(settings)
         RayCluster._address, RayCluster._users = settings["address"], 1
@@ -87,12 +87,12 @@ class RayCluster:
 
     @property
     def is_own(self) -> bool:
-        """Whether it was started here, and so has what this program asked for and no more."""
+        """True if the cluster was started here."""
         return self._counts and RayCluster._address == "local"
 
     @functools.cached_property
     def _raylet(self) -> tuple[int | None, Path]:
-        """Of this node: a descriptor that is readable once it has ended, if that works; its log."""
+        """This node's raylet: a descriptor that becomes readable at its exit, or None; its log."""
         name = next(x["RayletSocketName"] for x in self.api.nodes() if x["NodeID"] == self._here)
         log = Path(name).parents[1] / "logs" / "raylet.out"
         with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_UNIX) as ours:
@@ -112,51 +112,51 @@ class RayCluster:
             with handlers_kept(), marked() if local else contextlib.nullcontext():
                 self.api.init(logging_level=logging.WARNING, **settings)
         except Exception as error:  # Ray raises several kinds
-            raise WorkerFailed(f"Ray: {why_not(error, self._where, local)}") from error
+            raise WorkerFailed(f"Ray: {connection_error(error, self._where, local)}") from error
 
     @property
     def cores(self) -> float:
-        """Of all nodes that live."""
+        """Number of cores of all live nodes."""
         return float(self.api.cluster_resources().get("CPU", 0))
 
     @property
     def free_cores(self) -> float:
-        """Those that nobody has asked for."""
+        """Number of unreserved cores."""
         return float(self.api.available_resources().get("CPU", 0))
 
     @property
     def this_node(self) -> str:
-        """The name of a resource that only this node has."""
+        """Name of a resource that only this node has."""
         [mine] = [node for node in self.api.nodes() if node["NodeID"] == self._here]
         return f"node:{mine['NodeManagerAddress']}"
 
     def room(self, cores: float, gpus: float) -> float:
-        """How many processes that ask for so much its nodes hold, if nobody else does."""
-        asked = {kind: round(1e4 * n) for kind, n in (("CPU", cores), ("GPU", gpus)) if n}
+        """Return how many processes with these resources fit on otherwise empty nodes."""
+        request = {kind: round(1e4 * n) for kind, n in (("CPU", cores), ("GPU", gpus)) if n}
         nodes = [x["Resources"] for x in self.api.nodes() if x["Alive"]]
-        each = [[round(1e4 * x.get(kind, 0)) // n for kind, n in asked.items()] for x in nodes]
+        each = [[round(1e4 * x.get(kind, 0)) // n for kind, n in request.items()] for x in nodes]
         return sum(min(one, default=math.inf) for one in each)
 
     def share(self, count: int) -> float:
-        """The part of a core, 1 at most, that ``count`` processes can have each where they fit."""
+        """Return the largest part of a core, at most 1, with which ``count`` processes fit."""
         nodes = [x["Resources"].get("CPU", 0.0) for x in self.api.nodes() if x["Alive"]]
         return shared(nodes, count)
 
     def check_here(self) -> None:
         """Raise WorkerFailed if this node's raylet has ended.
 
-        Ray ends a process that touches the object store then, so look before you do.
+        Ray would then kill a process that uses the object store, so call this first.
         """
         raylet, log = self._raylet
         if raylet is not None and select.select([raylet], [], [], 0)[0]:
             name = socket.gethostname()
-            raise WorkerFailed(f"Ray: the raylet of this node, {name}, has ended (its log: {log})")
+            raise WorkerFailed(f"Ray: the raylet of this node, {name}, has exited (its log: {log})")
 
     def check(self) -> bool:
-        """Look whether the cluster lives, unless that was done a moment ago; whether it was not.
+        """Check that the cluster is alive, at most every few seconds; return True if checked.
 
         Raises:
-            WorkerFailed: no node lives, or this one doesn't, or the head node is silent.
+            WorkerFailed: all nodes or this node are dead, or the head node doesn't answer.
         """
         self.check_here()
         if time.monotonic() - self._looked < _LOOK_S:
@@ -165,24 +165,24 @@ class RayCluster:
         self._looked = time.monotonic()
         if nodes is None:
             raise WorkerFailed(
-                f"Ray: the head node of the cluster {self._where} gave no answer in {_REACH_S:g} s "
+                f"Ray: the head node of the cluster {self._where} didn't answer for {_REACH_S:g} s "
                 f"(this node: {socket.gethostname()})"
             )
         lost = {node["NodeID"]: node["NodeManagerHostname"] for node in nodes if not node["Alive"]}
         if len(lost) == len(nodes):
             names = ", ".join(sorted(set(lost.values())))
             raise WorkerFailed(
-                f"Ray: every node of the cluster is dead (the raylets of {names} have ended)"
+                f"Ray: every node of the cluster is dead (the raylets of {names} have exited)"
             )
         if self._here in lost:
             raise WorkerFailed(
-                f"Ray: this node is lost to the cluster (the raylet of {lost[self._here]} has "
-                "ended, or the head node could not reach it)"
+                f"Ray: the cluster has lost this node (the raylet of {lost[self._here]} has "
+                "exited, or the head node could not reach it)"
             )
         return True
 
     def end(self, actors: list[Any], places: Any) -> None:
-        """Kill Ray actors, and give back a placement group, as far as the cluster still answers."""
+        """Kill Ray actors and remove a placement group, if the cluster still answers."""
 
         def end_all() -> None:
             for actor in actors:
@@ -194,9 +194,9 @@ class RayCluster:
             _within(end_all, _REACH_S)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it was started here; safe to call twice.
+        """Disconnect, and stop the cluster if it was started here; safe to call twice.
 
-        Others in this program who use it stay connected.
+        Other users in this program stay connected.
         """
         if self._counts:
             self._counts = False
@@ -209,27 +209,29 @@ class RayCluster:
             os.close(raylet)
 
 
-def check_installed(asker: str) -> None:
-    """Raise ConfigError, for the setting that asks, unless Ray can be imported."""
+def check_installed(setting_name: str) -> None:
+    """Raise ConfigError, naming the setting that needs it, unless Ray can be imported."""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError(f"{asker} needs Ray, which isn't installed (pip install 'headrace[ray]')")
+        raise ConfigError(
+            f"{setting_name} needs Ray, which is not installed (pip install 'headrace[ray]')"
+        )
 
 
-def cores_there(address: str | None, asker: str) -> int | None:
-    """Cores of a cluster that runs, all nodes together; None: there is none before it is started.
+def cores_there(address: str | None, setting_name: str) -> int | None:
+    """Return the number of cores of a running cluster; None before it is started.
 
-    Args: as of :class:`RayCluster`, which says what it raises.
+    See :class:`RayCluster` for arguments and errors.
     """
     if address is None and not _is_connected():
         return None
-    with contextlib.closing(RayCluster(address, asker, 1)) as cluster:
+    with contextlib.closing(RayCluster(address, setting_name, 1)) as cluster:
         return max(1, int(cluster.cores))
 
 
 def shared(nodes: list[float], count: int) -> float:
-    """The part of a core, 1 at most, of which ``count`` fit on nodes of so many cores.
+    """Return the largest part of a core, at most 1, of which ``count`` fit on these nodes.
 
-    It is a multiple of 1e-4, as Ray's are; 1 where there are no cores yet.
+    It is a multiple of 1e-4, Ray's resolution; 1 if there are no cores yet.
     """
     share, parts = 10_000, [round(1e4 * cores) for cores in nodes]
     while share and sum(cores // share for cores in parts) < count:
@@ -238,15 +240,15 @@ def shared(nodes: list[float], count: int) -> float:
 
 
 def node_address() -> str:
-    """Of the node of a cluster that this process is on."""
+    """Return the address of this process's node of a cluster."""
     return str(importlib.import_module("ray").util.get_node_ip_address())
 
 
 def fetch(ref: Any, timeout_s: float) -> Any:
-    """What an object reference stands for, in a process of a cluster.
+    """Get the value of an object reference, in a process of a cluster.
 
     Raises:
-        Exception: one of Ray's, also if it isn't there in time.
+        Exception: one of Ray's errors, including its timeout.
     """
     return importlib.import_module("ray").get(ref, timeout=timeout_s)
 
@@ -257,14 +259,14 @@ def _is_connected() -> bool:
 
 
 def _within(call: Callable[[], Any], seconds: float) -> Any:
-    """What a call returns; None if it raises, or takes longer."""
-    found: list[Any] = []
+    """Return the result of a call; None if it raises, or takes longer."""
+    results: list[Any] = []
 
-    def ask() -> None:
+    def run() -> None:
         with contextlib.suppress(Exception):
-            found.append(call())
+            results.append(call())
 
-    asking = threading.Thread(target=ask, name="headrace-look", daemon=True)
-    asking.start()
-    asking.join(seconds)
-    return found[0] if found else None
+    thread = threading.Thread(target=run, name="headrace-look", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None

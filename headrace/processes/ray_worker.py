@@ -1,4 +1,4 @@
-"""What a process of headrace on a Ray cluster says of itself: where it is, and what it lacks."""
+"""Reports location and missing packages of headrace's processes on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Home(NamedTuple):
-    """Where a process turned out to run."""
+    """Location of a process on the cluster."""
 
     node: str  # host name
     pid: int
@@ -18,22 +18,22 @@ class Home(NamedTuple):
 
 
 def process_class() -> type:
-    """Base of what Ray runs.
+    """Return the base class of Ray actors.
 
-    It travels by value, so it can tell where headrace can't be imported, and imports nothing of it
-    to say where it is.
+    It is sent by value and reports its location without importing headrace, so that nodes without
+    headrace raise a clear error.
     """
 
     class HeadraceProcess:
         def home(self) -> Any:
-            """What a :class:`Home` is made from."""
+            """Return the fields of a :class:`Home`."""
             import importlib.util
             import os
             import socket
 
             if importlib.util.find_spec("headrace") is None:
                 raise ModuleNotFoundError(
-                    f"headrace isn't installed on {socket.gethostname()}: install it on every node"
+                    f"headrace is not installed on {socket.gethostname()}: install it on every node"
                 )
             try:
                 log = os.readlink("/proc/self/fd/2")
@@ -45,26 +45,28 @@ def process_class() -> type:
 
 
 def headrace_version() -> str:
-    """Of this process."""
+    """Return the headrace version of this process."""
     return str(importlib.import_module("headrace").__version__)
 
 
 def other_version(version: str, where: str) -> str:
-    """What to say if this process has another headrace than there is ``where`` it was started."""
+    """Return an error message if headrace's version differs from that ``where`` it was started."""
     if (here := headrace_version()) == version:
         return ""
-    return f"headrace is {here} there and {version} {where}: install the same everywhere"
+    return f"headrace is {here} there and {version} {where}: install the same version everywhere"
 
 
-def not_there(error: ModuleNotFoundError) -> str:
-    """What to say of a module that this process hasn't."""
-    return f"{error} there: install it on every node (what your script defines travels by itself)"
+def missing_module_message(error: ModuleNotFoundError) -> str:
+    """Return an error message about a module that this process can't import."""
+    return f"{error} there: install it on every node (objects that your script defines are sent)"
 
 
 def cause_of(error: Exception) -> str:
-    """What one of Ray's errors says, in a line: it says first what, and last why."""
+    """Summarize one of Ray's errors in a line: its first and last line."""
     if isinstance(cause := getattr(error, "cause", None), Exception):  # raised by the call
         return f"{cause} (node {getattr(error, 'ip', 'unknown')})"
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
-    known = [x for x in lines if x.startswith(("The actor died because", "The actor is dead"))]
-    return f"{type(error).__name__}: {' … '.join(known[:1] or lines[:1] + lines[1:][-1:])}"
+    death_lines = [
+        x for x in lines if x.startswith(("The actor died because", "The actor is dead"))
+    ]
+    return f"{type(error).__name__}: {' … '.join(death_lines[:1] or lines[:1] + lines[1:][-1:])}"

@@ -1,4 +1,4 @@
-"""Signals that end a run."""
+"""Handles signals that stop a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOPS = tuple(
 def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Turn the first Ctrl-C, SIGTERM or SIGHUP into ``stop``; a second one interrupts.
 
-    A SIGTERM never does: schedulers send several, all of which mean the same.
+    Further SIGTERMs are ignored, because schedulers send several.
     The interrupt is an exception (SystemExit where the signal would end the process), so
     ``finally`` blocks run. A SIGHUP that is ignored stays ignored, as ``nohup`` requires. The other
     two are handled even if they were ignored, because background jobs of a shell ignore SIGINT.
@@ -48,64 +48,65 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP wait until the block is over, which should be short."""
-    held: list[int] = []
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the end of the block, which should be short."""
+    pending: list[int] = []
     try:
-        with _handled(lambda number, frame: held.append(number)):
+        with _handled(lambda number, frame: pending.append(number)):
             yield
     finally:
-        for number in held:
+        for number in pending:
             signal.raise_signal(number)
 
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Give signals back what handled them before, whatever a library puts in its place."""
-    known = {number: signal.getsignal(number) for number in _STOPS}
+    """Restore signal handlers after the block, even if a library replaces them."""
+    handlers = {number: signal.getsignal(number) for number in _STOPS}
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
-            for number, handler in known.items():
-                if handler is not None:  # which Python did not set
+            for number, handler in handlers.items():
+                if handler is not None:  # None: not set by Python
                     signal.signal(number, handler)
 
 
-def let_children_hear() -> None:
-    """Unblock, for what this thread starts, the signals that this process was started to miss.
+def unblock_signals_for_children() -> None:
+    """Unblock signals, for processes that this thread starts, that this process ignores.
 
-    A launcher blocks them in all of Ray's processes (``jobs/ray_node.py``), and a child would
-    inherit that: nobody could end it by SIGTERM. Here they still change nothing. They get a
-    function of C's to call, as Python sets handlers in the main thread alone, which may be Ray's.
+    A launcher blocks them in all of Ray's processes (``jobs/ray_node.py``), and children would
+    inherit that, so SIGTERM could not end them. In this process they still have no effect: their
+    handler is a C function, because Python only sets handlers in the main thread, which may be
+    Ray's.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    heard = [number for number in (*_STOPS, signal.SIGUSR1) if number in blocked]
+    unblocked = [number for number in (*_STOPS, signal.SIGUSR1) if number in blocked]
     libc = ctypes.CDLL(None)
-    for number in heard:
+    for number in unblocked:
         libc.signal(int(number), libc.getpid)
 
     def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
 
     def in_child() -> None:
-        for number in heard:
+        for number in unblocked:
             signal.signal(number, signal.SIG_DFL)
         unblock()
 
     unblock()
-    if heard:
-        block = lambda: signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # noqa: E731
+    if unblocked:
+        block = lambda: signal.pthread_sigmask(signal.SIG_BLOCK, unblocked)  # noqa: E731
         os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
 
 
 @contextlib.contextmanager
 def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
-    """Handle the signals that end a run; yields what handled them before. No effect in threads."""
+    """Handle signals that stop a run; yield the previous handlers. No effect in threads."""
     if threading.current_thread() is not threading.main_thread():
         yield {}
         return
-    known = {number: signal.getsignal(number) for number in _STOPS}
-    before = {n: gently(x) for n, x in known.items() if x is not None and not _stays(n, x)}
+    handlers = {number: signal.getsignal(number) for number in _STOPS}
+    before = {n: gently(x) for n, x in handlers.items() if x is not None and not _stays(n, x)}
     in_forks = _sigterm_in_forks()
     in_forks.append(before.get(signal.SIGTERM))
     for number in before:

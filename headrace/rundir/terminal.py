@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from headrace.config import Config
-from headrace.processes.output import GuardedStream, read_by_nobody, replace_letters
+from headrace.processes.output import GuardedStream, discard_output, replace_unencodable
 from headrace.rundir.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
@@ -41,7 +41,7 @@ class Report:
 
     def __init__(self, config: Config, console: Console | None = None, quiet: bool = False) -> None:
         self._config, self._folder = config, Path.cwd()
-        replace_letters()
+        replace_unencodable()
         self._console = console or Console(
             quiet=quiet, file=cast(TextIO, GuardedStream(sys.stdout))
         )
@@ -71,7 +71,7 @@ class Report:
     def _stop_printing(self) -> None:
         """Stop printing after the reader has closed the pipe; the run continues."""
         self._console.quiet = True
-        read_by_nobody()
+        discard_output()
 
     def say(self, text: str) -> None:
         """Print a line of plain text, without markup or emojis."""

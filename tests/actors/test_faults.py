@@ -217,7 +217,9 @@ def test_what_starts_actor_processes_holds_their_policy_as_bytes_alone(built):
 
 
 def test_an_actors_process_holds_no_bytes_of_the_policy_that_it_has(built, monkeypatch):
-    monkeypatch.setattr("headrace.actors.actor.push_nobody_aside", lambda: None)  # it is this one
+    monkeypatch.setattr(
+        "headrace.actors.actor.use_batch_scheduling", lambda: None
+    )  # it is this one
     spec, _ = built(transport="serial")
     with contextlib.closing(RolloutSource(spec, print)) as source:
         pickled = bytearray(cloudpickle.dumps(spec))

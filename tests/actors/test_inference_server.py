@@ -312,7 +312,7 @@ def test_it_says_that_it_lives_well_before_it_counts_as_hung(tiny, monkeypatch, 
 
     monkeypatch.setattr(inference_server, "RequestServer", opened)
     monkeypatch.setattr(
-        inference_server, "push_nobody_aside", lambda: None
+        inference_server, "use_batch_scheduling", lambda: None
     )  # this process stays as it is
     policy = made_policy(Network((8,)))
     spec = tiny(actor_timeout_s=timeout_s, **SHARED).actor_spec(None, policy)

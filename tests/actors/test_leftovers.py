@@ -18,7 +18,7 @@ from worlds import SlowEnv
 import headrace as hr
 from headrace.errors import ActorFailed
 from headrace.processes import children
-from headrace.processes.process_tree import MARK, _runs, end_kin, is_ending
+from headrace.processes.process_tree import MARK, _runs, is_ending, kill_descendants
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
@@ -211,7 +211,7 @@ def test_what_is_stopped_is_killed_before_what_could_kill_it(stop, monkeypatch):
         stop([psutil.Process(one.pid) for one in sleepers[1::2]])
         kill = os.kill
         monkeypatch.setattr(os, "kill", lambda pid, number: (order.append(pid), kill(pid, number)))
-        end_kin([os.getpid()], ["/order"])
+        kill_descendants([os.getpid()], ["/order"])
         monkeypatch.undo()
     assert sorted(order[:3]) == sorted(one.pid for one in sleepers[1::2])
     assert sorted(order) == sorted(one.pid for one in sleepers)
@@ -237,7 +237,7 @@ def test_what_is_killed_has_ended_afterwards(monkeypatch):
 
     with marked("/late/child") as one:
         monkeypatch.setattr(os, "kill", late)
-        end_kin([os.getpid()], ["/late"])
+        kill_descendants([os.getpid()], ["/late"])
         monkeypatch.undo()
         assert psutil.Process(one.pid).status() == psutil.STATUS_ZOMBIE
 
@@ -257,7 +257,7 @@ def test_what_starts_while_others_end_is_found(monkeypatch):
 
         stack.enter_context(marked("/again/child"))
         monkeypatch.setattr(os, "kill", late)
-        end_kin([os.getpid()], ["/again"])
+        kill_descendants([os.getpid()], ["/again"])
         monkeypatch.undo()
         assert psutil.Process(second[0].pid).status() == psutil.STATUS_ZOMBIE
 
@@ -303,19 +303,19 @@ def test_a_process_is_ending_from_when_its_files_are_closed():
 
 def test_a_child_whose_work_ends_for_its_parents_end_ends_the_family(monkeypatch):
     ended, mark = [], "/family/child"
-    monkeypatch.setattr(children, "end_kin", lambda pids, marks: ended.append(marks))
+    monkeypatch.setattr(children, "kill_descendants", lambda pids, marks: ended.append(marks))
     with subprocess.Popen(SLEEP) as parent:
         monkeypatch.setattr(children, "parent_process", lambda: parent)
-        children.end_own_kin(mark)
+        children.kill_own_descendants(mark)
         parent.kill()
         os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
-        children.end_own_kin(mark)
-    children.end_own_kin(mark)
+        children.kill_own_descendants(mark)
+    children.kill_own_descendants(mark)
     assert ended == [[mark], [mark, "/family"], [mark, "/family"]]
 
 
 def test_an_empty_mark_is_nobodys(monkeypatch):
     with subprocess.Popen(["sleep", "60"], env=os.environ | {MARK: "/other/child"}) as other:
-        end_kin([os.getpid()], ["", "/"])
+        kill_descendants([os.getpid()], ["", "/"])
         assert other.poll() is None
         other.kill()

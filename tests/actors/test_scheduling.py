@@ -11,7 +11,7 @@ import pytest
 from worlds import CountingEnv
 
 import headrace as hr
-from headrace.processes import push_nobody_aside
+from headrace.processes import use_batch_scheduling
 
 
 def _can_choose() -> bool:
@@ -91,7 +91,7 @@ def test_who_acts_for_all_is_as_important_as_the_learner_but_pushes_nobody_from_
 def test_a_policy_that_was_chosen_by_others_stays():
     def work() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread
-        push_nobody_aside()
+        use_batch_scheduling()
         kinds.append(os.sched_getscheduler(0))
 
     kinds: list[int] = []
@@ -110,6 +110,6 @@ def test_where_it_is_not_allowed_nothing_changes(monkeypatch, name):
     asked: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, name, refuse)
-        push_nobody_aside()
+        use_batch_scheduling()
     assert asked
     assert os.sched_getscheduler(0) == os.SCHED_OTHER

@@ -91,7 +91,7 @@ def test_another_program_gets_in_with_the_token_only_and_leaves_the_cluster_runn
     stranger = python(code, **known, RAY_NUM_REDIS_GET_RETRIES="2")  # not 20 tries, of a second
     assert stranger.returncode != 0
     assert "rows" not in stranger.stdout
-    words = f"what answers at {address!r} doesn't let this program in: set RAY_AUTH_MODE=token and"
+    words = f"the cluster at {address!r} rejected this program: set RAY_AUTH_MODE=token and"
     assert words in stranger.stderr
     friend = python(code, **known, **token)
     assert friend.stdout == "rows 2\n", friend.stderr
@@ -106,7 +106,7 @@ def test_ray_that_was_imported_without_a_token_is_refused():
         "except hr.errors.ConfigError as error:\n"
         "    print(error, ray.is_initialized())\n"
     )
-    assert done.stdout.startswith("RayConfig: this program imported ray before"), done.stderr
+    assert done.stdout.startswith("RayConfig: this program has imported ray without"), done.stderr
     assert done.stdout.endswith("False\n")
 
 
@@ -260,6 +260,6 @@ def test_a_cluster_whose_raylet_was_killed_is_told(make):
     for process in psutil.Process().children(recursive=True):
         if "raylet" in process.name():
             process.kill()
-    with pytest.raises(WorkerFailed, match=r"the raylet of this node, .* has ended"):
+    with pytest.raises(WorkerFailed, match=r"the raylet of this node, .* has exited"):
         while True:
             envs.step(np.zeros(envs.num_envs, int))

@@ -15,7 +15,7 @@ import pytest
 from headrace.actors.ray_actor import actor_class
 from headrace.cluster_env.backends.ray import worker_class
 from headrace.launch.cluster import learner_class
-from headrace.processes.ray_auth import why_not
+from headrace.processes.ray_auth import connection_error
 from headrace.processes.ray_worker import Home, cause_of
 
 CLASSES = [actor_class, worker_class, learner_class]
@@ -44,7 +44,7 @@ def test_where_a_process_is_is_known_before_it_has_imported_headrace():
 def test_a_node_without_headrace_is_told(kind, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        ModuleNotFoundError, match=r"^headrace isn't installed on .*: install it on"
+        ModuleNotFoundError, match=r"^headrace is not installed on .*: install it on"
     ):
         kind()().home()
 
@@ -79,17 +79,19 @@ class AuthenticationError(Exception):
         ),
         (
             ConnectionError("Failed to connect to Ray"),
-            "what answers at 'x' doesn't let this program",
+            "the cluster at 'x' rejected this program",
         ),
         (
             AuthenticationError("no token"),
-            "what answers at 'x' doesn't let this program in: set RAY",
+            "the cluster at 'x' rejected this program: set RAY",
         ),
-        (ValueError("?"), "no way into the cluster at 'x' (?)"),
+        (ValueError("?"), "could not connect to the cluster at 'x' (?)"),
     ],
 )
 def test_why_a_program_does_not_get_in_is_told_with_what_to_do(error, words):
-    told = why_not(error, "at 'x'", False)
+    told = connection_error(error, "at 'x'", False)
     assert told.startswith(words)
     assert told.endswith(f"({' '.join(str(error).split())})")
-    assert why_not(error, "on this machine", True).startswith("no cluster could be started on this")
+    assert connection_error(error, "on this machine", True).startswith(
+        "could not start a cluster on this"
+    )

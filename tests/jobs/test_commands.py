@@ -135,7 +135,7 @@ def test_ray_that_is_not_installed_is_told_before_anything_is_submitted(monkeypa
     monkeypatch.setenv("PATH", "/nowhere")
     flags = ["launch", "slurm", "--nodes"]
     assert main([*flags, "2", "--", *CARTPOLE]) == 2
-    assert "headrace launch slurm needs Ray, which isn't installed" in capsys.readouterr().err
+    assert "headrace launch slurm needs Ray, which is not installed" in capsys.readouterr().err
     assert main([*flags, "1", "--", *CARTPOLE]) == 2  # which needs none
     assert "sbatch, srun" in capsys.readouterr().err
 

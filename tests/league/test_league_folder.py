@@ -79,14 +79,14 @@ def test_a_league_that_another_run_is_about_to_begin_is_no_other_folder(tmp_path
     (tmp_path / "snapshots").mkdir()
     (tmp_path / "league.json.0a1b.tmp").write_text("{")
     league_writer.check(tmp_path, {"env": "x"})
-    league_writer.found(tmp_path, {"env": "x"})
+    league_writer.create(tmp_path, {"env": "x"})
     with pytest.raises(ConfigError, match="another game"):
         league_writer.check(tmp_path, {"env": "y"})
     for other in ("notes.txt", "runs/mine/notes.txt"):
         folder = tmp_path / other.replace("/", "_")
         (folder / other).parent.mkdir(parents=True)
         (folder / other).write_text("mine")
-        with pytest.raises(ConfigError, match="no league"):
+        with pytest.raises(ConfigError, match="not a league"):
             league_writer.check(folder, {"env": "x"})
 
 
@@ -150,7 +150,7 @@ def test_a_league_run_tells_how_it_does(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_of_games_moves_no_offset(tmp_path: Path) -> None:
-    league_writer.found(tmp_path, {"env": "x"})
+    league_writer.create(tmp_path, {"env": "x"})
     league_writer.join(tmp_path, "r")
     run = tmp_path / "runs/r"
     (run / "games-a.jsonl").write_text('{"s-0": [1, 1.0]}\n')
@@ -247,7 +247,7 @@ def test_a_run_that_goes_on_leaves_snapshots_that_others_play(tmp_path: Path) ->
 
 
 def test_an_opponent_that_cannot_be_read_is_drawn_no_more(tmp_path: Path) -> None:
-    league_writer.found(tmp_path, {"env": "x"})
+    league_writer.create(tmp_path, {"env": "x"})
     league_writer.join(tmp_path, "r")
     for step in (0, 10):
         league_writer.add(tmp_path, "r", step, FILES)

@@ -247,7 +247,7 @@ def test_a_win_rate_takes_a_snapshot_early(tmp_path: Path) -> None:
 
 
 def test_games_of_several_writers_are_all_counted(tmp_path: Path) -> None:
-    league_writer.found(tmp_path, {"env": "x"})
+    league_writer.create(tmp_path, {"env": "x"})
     assert league_writer.join(tmp_path, "r") == "r"
     assert league_writer.join(tmp_path, "r") == "r-2"
     writers = [Games(tmp_path, "r", str(i)) for i in range(3)]
@@ -266,7 +266,7 @@ def test_games_of_several_writers_are_all_counted(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_that_is_being_written_is_none(tmp_path: Path) -> None:
-    league_writer.found(tmp_path, {"env": "x"})
+    league_writer.create(tmp_path, {"env": "x"})
     (tmp_path / "snapshots" / ".r-0.tmp").mkdir()
     view = LeagueView(tmp_path, "r")
     view.refresh()
@@ -316,7 +316,7 @@ def test_a_league_of_another_game_is_refused(tmp_path: Path) -> None:
         where = tmp_path / "x" / "league" if other else tmp_path / "x"
         with pytest.raises(ConfigError) as caught:
             train(tmp_path / "y", total_steps=100, league=str(where), **other)
-        word = "env kwargs" if other else "no league"
+        word = "env kwargs" if other else "not a league"
         assert word in str(caught.value)
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "y").exists()

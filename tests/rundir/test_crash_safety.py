@@ -138,7 +138,7 @@ def test_a_checkpoint_without_checksums_loads_as_ever(saved, tmp_path):
     (folder / "SHA256SUMS").unlink()
     saved.same(folder)
     (tmp_path / "checkpoints" / "latest").unlink()
-    with pytest.warns(UserWarning, match="the newest whole one is taken, step_64"):
+    with pytest.warns(UserWarning, match="using the newest whole one, step_64"):
         assert checkpoint.find(tmp_path) == folder
 
 
@@ -162,7 +162,7 @@ def test_the_newest_whole_checkpoint_stands_in_for_a_lost_pointer(saved, tmp_pat
     (saved.save(tmp_path, 128) / "trainer.pt").unlink()
     pointer = tmp_path / "checkpoints" / "latest"
     pointer.unlink() if content is None else pointer.write_text(content)
-    with pytest.warns(UserWarning, match="the newest whole one is taken, step_64"):
+    with pytest.warns(UserWarning, match="using the newest whole one, step_64"):
         assert checkpoint.find(tmp_path).name == "step_64"
     with pytest.raises(CheckpointError, match="has no best checkpoint"):
         checkpoint.find(tmp_path, "best")

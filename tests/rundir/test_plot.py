@@ -147,7 +147,7 @@ def test_runs_without_an_episode_count_in_no_mean(write):
 
 def test_what_cannot_be_drawn_is_said(write, tmp_path, capsys):
     assert main(["plot"]) == 2
-    assert "plot needs a run directory" in capsys.readouterr().err
+    assert "plot needs one or more run directories" in capsys.readouterr().err
     run = write("a")
     with pytest.raises(CheckpointError, match=r"has no metrics.*Did you mean .*/a\?"):
         plot([tmp_path])

@@ -79,7 +79,7 @@ def test_the_closing_screen_and_tables_of_studies_show_names_as_they_are(
 
     assert "lost rollouts" not in shown
     report.end(tmp_path / name, SUMMARY | {"lost": 3})
-    assert "lost rollouts      3, which actors had begun" in console.file.getvalue()
+    assert "lost rollouts      3, unfinished in actors" in console.file.getvalue()
 
     file = io.StringIO()
     monkeypatch.setattr("sys.stdout", file)

@@ -29,7 +29,7 @@ from headrace.cluster_env.messages import (
     WorkerHandle,
     WorkerSetup,
 )
-from headrace.processes import Child, end_children, give_way, start_fork_server
+from headrace.processes import Child, end_children, start_fork_server, yield_to_waking_threads
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
@@ -142,7 +142,7 @@ def run_worker(setup: bytes, pipe: Connection) -> None:
     """Answer requests in the worker process until the head closes the pipe or dies."""
     from headrace.cluster_env.worker import Worker, fault_of
 
-    give_way()  # message to the head, whose next request waits for all workers
+    yield_to_waking_threads()  # message to the head, whose next request waits for all workers
     with contextlib.suppress(EOFError, ConnectionError):  # the head has exited
         try:
             worker = Worker(cloudpickle.loads(setup))

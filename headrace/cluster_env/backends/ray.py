@@ -19,13 +19,13 @@ from headrace.cluster_env.messages import (
     WorkerSetup,
 )
 from headrace.errors import WorkerFailed
-from headrace.processes import let_children_hear
+from headrace.processes import unblock_signals_for_children
 from headrace.processes.ray_connection import RayCluster
 from headrace.processes.ray_worker import (
     Home,
     cause_of,
     headrace_version,
-    not_there,
+    missing_module_message,
     other_version,
     process_class,
 )
@@ -229,7 +229,7 @@ class RemoteWorker:
         import torch
 
         torch.set_num_threads(1)
-        let_children_hear()
+        unblock_signals_for_children()
         self._setup = setup
         self._worker: Any = None
         self._failed: WorkerFault | None = None  # sent with the next answer
@@ -263,5 +263,5 @@ def _fault_of(error: Exception) -> WorkerFault:
 
     fault, lacks = fault_of(error), error.__cause__ or error  # the cause of an agent's error
     if isinstance(lacks, ModuleNotFoundError):
-        return fault._replace(reason=not_there(lacks))
+        return fault._replace(reason=missing_module_message(lacks))
     return fault

@@ -168,7 +168,7 @@ def lost_in_all(counts: list[int]) -> int:
 def report(args: Args, chaos: Chaos, life: Life, left: list[str]) -> int:
     """Print and write what came of it."""
     config = from_json(json.loads((chaos.run_dir / "config.json").read_text())["config"])
-    restarts = (args.output / "host1.txt").read_text().count("all learners start again")
+    restarts = (args.output / "host1.txt").read_text().count("restarting all learners")
     share, lines = config.per_learner, read_jsonl(chaos.run_dir / "metrics.jsonl")
     in_flight = 2 * share.num_credits * share.rollout_steps + config.resolved_batch_size
     harmed = Counter(event["what"].split()[1] for event in chaos.events if "kill" in event["what"])

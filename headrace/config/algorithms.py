@@ -28,22 +28,22 @@ RESERVED = ("name", "file")  # keys next to the hyperparameters in config.json
 
 
 def short_name(kind: type[Hyperparameters]) -> str:
-    """The command-line name of a built-in algorithm, or the class name of a custom one."""
+    """Return the command-line name of a built-in algorithm, or the class name of a custom one."""
     built_in = (name for name, one in ALGORITHMS.items() if one is kind)
     return next(built_in, kind.__name__)
 
 
 def path_of(kind: type[Hyperparameters]) -> str:
-    """The name in ``config.json``: that of a built-in algorithm, or ``module:Class``."""
+    """Return the name in ``config.json``: of a built-in algorithm, or ``module:Class``."""
     if kind in ALGORITHMS.values():
         return short_name(kind)
     return scripts.name_of(import_path(kind))
 
 
 def fields_of(algo: Hyperparameters) -> dict[str, Any]:
-    """The hyperparameters by name, in the form that ``config.json`` stores.
+    """Return the hyperparameters by name, in the form that ``config.json`` stores.
 
-    Points are text. A function is its name and the file that defines it.
+    Piecewise schedules are text. A function is its name and the file that defines it.
     """
     written = {name: _written(one) for name, one in schedules.of(algo).items()}
     return dataclasses.asdict(schedules.at_start(algo)) | written
@@ -73,12 +73,12 @@ def function_of(setting: str, written: Any) -> Any:
 
 
 def is_called(name: str, kind: type[Hyperparameters]) -> bool:
-    """Whether a name from ``config.json`` means this class, even if the class has moved."""
+    """Return True if a name from ``config.json`` means this class, even if the class has moved."""
     return name.rpartition(":")[2] == path_of(kind).rpartition(":")[2]
 
 
 def file_of(kind: type[Hyperparameters]) -> str | None:
-    """The file that defines a custom algorithm; None if it is built in or installed."""
+    """Return the file that defines a custom algorithm; None if it is built in or installed."""
     return None if kind in ALGORITHMS.values() else scripts.file_of(kind)
 
 
@@ -103,7 +103,7 @@ def find(name: str, file: str | None = None) -> type[Hyperparameters]:
 
 
 def instance(algo: Any) -> Any:
-    """The named algorithm with default hyperparameters; anything but a name is unchanged."""
+    """Create the named algorithm with default hyperparameters; return other objects unchanged."""
     return find(algo)() if isinstance(algo, str) else algo
 
 
@@ -149,31 +149,31 @@ def _check_fields_of(kind: type, setting: str) -> None:
             f"{setting} is invalid: {kind.__name__} defines {', '.join(sorted(own))}, so it needs "
             "@dataclass(frozen=True) above the class"
         )
-    known = {field.name for field in dataclasses.fields(kind)}
-    for name in sorted(known & vars(kind).keys() - own):
+    fields = {field.name for field in dataclasses.fields(kind)}
+    for name in sorted(fields & vars(kind).keys() - own):
         raise ConfigError(
             f"{setting} is invalid: {kind.__name__}.{name} needs its type, as in "
             f"'{name}: {type(vars(kind)[name]).__name__} = …', to become the default"
         )
-    for name in sorted(known & set(RESERVED)):
+    for name in sorted(fields & set(RESERVED)):
         raise ConfigError(f"{setting} is invalid: a hyperparameter can't have the name {name!r}")
 
 
 def _is_classvar(hint: Any) -> bool:
-    """Whether an annotation, which may be text, is a ClassVar."""
+    """Return True if an annotation, which may be text, is a ClassVar."""
     if isinstance(hint, str):
         return hint.split("[")[0].rpartition(".")[2] == "ClassVar"
     return hint is ClassVar or get_origin(hint) is ClassVar
 
 
 def _installed(name: str) -> Any:
-    """The class that an installed package registers under this name."""
+    """Load the class that an installed package registers under this name."""
     offered = installed()
     if name not in offered:
-        known = [*ALGORITHMS, *offered]
-        near = "" if aliases.is_other_algorithm(name) else nearest(name.lower(), known)
+        names = [*ALGORITHMS, *offered]
+        near = "" if aliases.is_other_algorithm(name) else nearest(name.lower(), names)
         raise ConfigError(
-            f"algo={shown(name)} is unknown; choose {', '.join(known)}, or name a custom algorithm "
+            f"algo={shown(name)} is unknown; choose {', '.join(names)}, or name a custom algorithm "
             f"as module:Class or file.py:Class.{near}"
         )
     try:

@@ -1,4 +1,4 @@
-"""Settings of a run that contradict each other, or what there is here; each is valid by itself."""
+"""Validates combinations of settings, and settings that depend on this machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headrace.nn.policy_mapping import SHARED, mapping
 from headrace.processes import check_device
 from headrace.transport.request_channel import MAX_CALLERS
 
-_MAX_ENVS = 2**20  # of all actors
+_MAX_ENVS = 2**20  # in all actors
 
 
 def check_together(config: Any) -> None:
-    """Raise ConfigError unless the fields of a ``Config`` fit each other, as far as is known."""
+    """Raise ConfigError if the fields of a ``Config`` contradict each other."""
     both = config.resume and config.overwrite
     require(not both, "resume", True, "alone, without overwrite")
-    valid = "None with resume, which goes on with the run's own weights"
+    valid = "None with resume, which continues with the run's own weights"
     require(config.init_from is None or not config.resume, "init_from", config.init_from, valid)
     _check_choices(config)
     _check_league(config)
@@ -43,11 +43,11 @@ def check_together(config: Any) -> None:
     tasks.check_shares(config.tasks, config.num_learners, config.sizes, config.min_actors)
     if config.num_learners > 1:
         _check_devices(config)
-        config.algo.per_learner(config.num_learners)  # raises unless it can be shared out
+        config.algo.per_learner(config.num_learners)  # raises unless it can be divided
     sync_rule(config.weight_sync, config.kl_threshold)
     if config.is_sized:
         _check_columns(config)
-        _ = config.sync, config.per_learner  # raise unless there is such a rule, and shares fit
+        _ = config.sync, config.per_learner  # raise if the rule or the shares are invalid
     eval_envs.check(config.eval_envs, config.eval_episodes)
     chosen_in(config.info_metrics)  # raises unless it names reductions
     for name in ("env_kwargs", "eval_env_kwargs"):
@@ -55,20 +55,20 @@ def check_together(config: Any) -> None:
 
 
 def _check_league(config: Any) -> None:
-    """What belongs to self-play, against what doesn't."""
+    """Check settings of self-play."""
     opponents, exploit = config.opponents, config.exploit
     both = opponents is not None and exploit is not None
     require(not both, "opponents", opponents, "None with exploit, which is the only opponent")
-    OpponentMix.of(opponents or LATEST)  # raises unless it is one
+    OpponentMix.of(opponents or LATEST)  # raises if it is invalid
     plays = opponents is not None or exploit is not None
     for name in ("league", "snapshot_every_steps", "snapshot_win_rate"):
         value = getattr(config, name)
         require(value is None or plays, name, value, "None without opponents (or exploit)")
-    valid = "None with opponents or exploit, which play games of one kind"
+    valid = "None with opponents or exploit, which play a single game"
     require(not (plays and config.tasks), "tasks", "…", valid)
-    valid = "None with opponents or exploit, whose snapshots are in folders of this machine"
+    valid = "None with opponents or exploit, whose snapshots are on this machine"
     require(config.cluster is None or not plays, "cluster", config.cluster, valid)
-    valid = "None with exploit, whose games are against one policy that isn't the run's own"
+    valid = "None with exploit, which plays a policy of another run"
     wins = config.snapshot_win_rate
     require(wins is None or exploit is None, "snapshot_win_rate", wins, valid)
     chance = config.deterministic and opponents is not None and config.league is not None
@@ -77,21 +77,21 @@ def _check_league(config: Any) -> None:
 
 
 def _check_policies(config: Any) -> None:
-    """Several policies, against what is of one, or of one process."""
+    """Check settings that several policies don't support."""
     if config.policies == SHARED:
         return
-    mapping(config.policies)  # raises unless it is one
+    mapping(config.policies)  # raises if it is invalid
     for name, alone, why in (
-        ("tasks", (), "which are of a game's agents"),
+        ("tasks", (), "which belong to a game's agents"),
         ("opponents", None, "which play each other"),
         ("exploit", None, "which play each other"),
-        ("init_from", None, "which begin with weights of their own"),
-        ("num_learners", 1, "each of which has its learner in this one's process"),
+        ("init_from", None, "which start with their own weights"),
+        ("num_learners", 1, "whose learners share one process"),
         ("cluster", None, "whose actors are processes of this machine"),
     ):
         valid = f"{alone!r} with policies={shown(config.policies)}, {why}"
         require(getattr(config, name) == alone, name, getattr(config, name), valid)
-    valid = "'auto' or 'actor' with several policies, of which each actor has copies"
+    valid = "'auto' or 'actor' with several policies, which each actor copies"
     require(config.inference != "shared", "inference", "shared", valid)
 
 
@@ -105,7 +105,7 @@ def _check_choices(config: Any) -> None:
         value = getattr(config, name)
         require(value == only, name, value, f"{only!r} with {config.algo_name}, {why}")
     learns_in_actors = algo.learns_in_actors and config.network.normalize_values is True
-    valid = f"None or False with {config.algo_name}, whose actors have no targets in common"
+    valid = f"None or False with {config.algo_name}, whose actors share no value targets"
     require(not learns_in_actors, "normalize_values", True, valid)
     if config.engine == "async" and config.transport != "serial":
         raise ConfigError(
@@ -121,34 +121,34 @@ def _check_compiler(config: Any) -> None:
 
 
 def _check_inference(config: Any) -> None:
-    """Whether one process can act for all actors."""
+    """Check that shared inference is possible."""
     shared, valid = config.inference == "shared", "'auto' or 'actor' with "
-    for refused, what in (
+    for refused, reason in (
         (config.transport == "serial", "transport='serial', where actors act in turn"),
-        (config.algo.learns_in_actors, f"{config.algo_name}, whose actors have weights to learn"),
-        (config.cluster is not None, "cluster, whose actors have no memory in common"),
-        (config.deterministic, "deterministic, since timing decides which rows are batched"),
+        (config.algo.learns_in_actors, f"{config.algo_name}, whose actors train their weights"),
+        (config.cluster is not None, "cluster, whose actors share no memory"),
+        (config.deterministic, "deterministic, because timing decides which rows are batched"),
     ):
-        require(not (shared and refused), "inference", "shared", valid + what)
+        require(not (shared and refused), "inference", "shared", valid + reason)
 
 
 def _check_cluster(config: Any) -> None:
-    """Whether actors can live on a cluster."""
-    asked = config.cluster
-    for refused, what in (
+    """Check that actors can run on a cluster."""
+    cluster = config.cluster
+    for refused, reason in (
         (
             config.transport == "serial" and config.num_learners == 1,
-            "transport='serial' and one learner, who acts in this process",
+            "transport='serial' and one learner, which acts in this process",
         ),
         (
             config.algo.learns_in_actors,
             f"{config.algo_name}, whose actors share the model's memory",
         ),
     ):
-        require(asked is None or not refused, "cluster", asked, f"None with {what}")
+        require(cluster is None or not refused, "cluster", cluster, f"None with {reason}")
     least, most = config.min_actors, config.num_actors
     for refused, valid in (
-        (asked is None, "None without cluster, where no node can be missing"),
+        (cluster is None, "None without cluster"),
         (config.algo.max_lag == 0, f"None with {config.algo_name}, which waits for every actor"),
         (config.transport == "serial", "None with transport='serial', where learners act"),
         (config.is_sized and least is not None and least > most, f"at most {most} (num_actors)"),
@@ -163,7 +163,7 @@ def _check_columns(config: Any) -> None:
     most = MAX_CALLERS * config.num_learners
     many = config.inference == "shared" and config.num_actors > most
     require(not many, "num_actors", config.num_actors, f"at most {most} with inference='shared'")
-    if config.num_learners == 1:  # several are told of the share of each
+    if config.num_learners == 1:  # with several, each warns about its share
         policy_lag.warn_of_idle_actors(config.algo, config.sizes)
     columns = config.rollouts_per_update * config.envs_per_actor
     minibatches = getattr(config.algo, "minibatches", 1)
@@ -176,12 +176,12 @@ def _check_columns(config: Any) -> None:
 
 
 def _check_times(config: Any) -> None:
-    """What depends on timing, and so on chance, against what shall not."""
+    """Check settings that depend on timing against ``deterministic``."""
     limit, share, algo = config.max_rollout_seconds, config.preempt_fraction, config.algo
     deterministic, transport = config.deterministic, config.transport
-    own_pace, cuts = config.engine == "threads", limit is not None or share is not None
+    asynchronous, cuts = config.engine == "threads", limit is not None or share is not None
     valid = "False with engine='threads', where timing decides which rows are computed together"
-    require(not (deterministic and own_pace), "deterministic", True, valid)
+    require(not (deterministic and asynchronous), "deterministic", True, valid)
     valid = "False where rollouts are cut short by time"
     require(not (deterministic and cuts), "deterministic", True, valid)
     if deterministic and algo.max_lag > 0 and transport != "serial":
@@ -189,7 +189,9 @@ def _check_times(config: Any) -> None:
             "deterministic=True needs a synchronous algorithm (a2c, ppo) or transport='serial': "
             f"{config.algo_name} with transport={transport!r} depends on timing"
         )
-    valid = "None with an asynchronous algorithm, where nobody waits for rollouts"
+    valid = (
+        "None with an asynchronous algorithm, whose learners don't wait for each other's rollouts"
+    )
     require(share is None or algo.max_lag == 0, "preempt_fraction", share, valid)
     valid = "None without eval_interval and eval_episodes"
     watched = config.evaluates_while_training
@@ -197,9 +199,9 @@ def _check_times(config: Any) -> None:
 
 
 def _check_devices(config: Any) -> None:
-    """A GPU for each of the learners of this machine."""
+    """Check that each learner on this machine has a GPU."""
     device, gpus, here = config.device, torch.cuda.device_count(), config.learners_here
-    valid = "'cpu' or 'cuda' with several learners (each takes a GPU of its own)"
+    valid = "'cpu' or 'cuda' with several learners (each uses its own GPU)"
     require(device in ("cpu", "cuda"), "device", device, valid)
     valid = f"'cpu' with {here} learners on a machine of {gpus} GPU(s): each needs its own"
     enough = device == "cpu" or gpus >= here or config.cluster not in (None, "ray")

@@ -13,8 +13,8 @@ from headrace.envs.names import refuse_instance, resolve
 from headrace.errors import ConfigError, nearest, shown
 
 KEYS = ("env", "env_kwargs", "wrappers", "episodes")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # it is a part of metrics' names
-_TAKEN = ("env", "episodic_return")  # in metrics of the run's own evaluations
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # part of metric names
+_TAKEN = ("env", "episodic_return")  # used by metrics of the run's own evaluations
 
 
 @dataclass(frozen=True)
@@ -25,37 +25,41 @@ class EvalEnv:
     env_kwargs: dict[str, Any]
     engine: str
     episodes: int
-    own: bool  # it has its own env, not the run's
+    own: bool  # has its own env instead of the run's
 
 
-def prepared(given: Any) -> Any:
-    """The setting with each ``file.py:Name`` imported; anything malformed is unchanged."""
-    if not _is_one(given):
-        return given
-    found: dict[str, dict[str, Any]] = {}
-    for name, one in given.items():
-        found[name] = dict(one)
+def prepared(setting: Any) -> Any:
+    """Return the setting with each ``file.py:Name`` imported; malformed values are unchanged."""
+    if not _is_one(setting):
+        return setting
+    prepared_envs: dict[str, dict[str, Any]] = {}
+    for name, one in setting.items():
+        prepared_envs[name] = dict(one)
         if "env" in one:
-            found[name]["env"] = scripts.from_file("env", one["env"])
+            prepared_envs[name]["env"] = scripts.from_file("env", one["env"])
         if isinstance(one.get("wrappers"), list | tuple):
-            found[name]["wrappers"] = [scripts.from_file("wrapper", w) for w in one["wrappers"]]
-    return found
+            prepared_envs[name]["wrappers"] = [
+                scripts.from_file("wrapper", w) for w in one["wrappers"]
+            ]
+    return prepared_envs
 
 
-def _is_one(given: Any) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(one, Mapping) for one in given.values())
+def _is_one(setting: Any) -> bool:
+    return isinstance(setting, Mapping) and all(
+        isinstance(one, Mapping) for one in setting.values()
+    )
 
 
-def check(given: dict[str, dict[str, Any]], eval_episodes: int) -> None:
+def check(setting: dict[str, dict[str, Any]], eval_episodes: int) -> None:
     """Raise ConfigError unless each environment has a valid name and only known keys."""
-    if not _is_one(given):
+    if not _is_one(setting):
         raise ConfigError(
-            f"eval_envs={shown(given)} must map each name to a dict, as in "
+            f"eval_envs={shown(setting)} must map each name to a dict, as in "
             """{"hard": {"env_kwargs": {"level": 3}}}"""
         )
-    if given and not eval_episodes:
+    if setting and not eval_episodes:
         raise ConfigError("eval_envs needs eval_episodes of 1 or more (nearest: 20)")
-    for name, one in given.items():
+    for name, one in setting.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _TAKEN:
             raise ConfigError(
                 f"eval_envs has the name {shown(name)}, which must be at most 64 letters, digits, "
@@ -86,27 +90,27 @@ def _check_values(name: str, one: Mapping[str, Any]) -> None:
         raise ConfigError(f"{where} has wrappers={shown(one['wrappers'])}, which must be a list")
 
 
-def code_of(given: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    """All environments and wrappers in the setting."""
-    found: list[Any] = []
-    for one in given.values() if _is_one(given) else ():
-        found += [one["env"]] if "env" in one else []
-        found += one.get("wrappers", [])
-    return found
+def code_of(setting: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """List all environments and wrappers in the setting."""
+    code: list[Any] = []
+    for one in setting.values() if _is_one(setting) else ():
+        code += [one["env"]] if "env" in one else []
+        code += one.get("wrappers", [])
+    return code
 
 
 def mapped(
-    given: Mapping[str, Mapping[str, Any]], change: Callable[[str, Any], Any]
+    setting: Mapping[str, Mapping[str, Any]], change: Callable[[str, Any], Any]
 ) -> dict[str, dict[str, Any]]:
-    """The setting with ``change("env" or "wrapper", x)`` for each piece of code ``x``."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, one in given.items():
-        found[name] = dict(one)
+    """Apply ``change("env" or "wrapper", x)`` to each piece of code ``x`` in the setting."""
+    envs: dict[str, dict[str, Any]] = {}
+    for name, one in setting.items():
+        envs[name] = dict(one)
         if "env" in one:
-            found[name]["env"] = change("env", one["env"])
+            envs[name]["env"] = change("env", one["env"])
         if "wrappers" in one:
-            found[name]["wrappers"] = [change("wrapper", w) for w in one["wrappers"]]
-    return found
+            envs[name]["wrappers"] = [change("wrapper", w) for w in one["wrappers"]]
+    return envs
 
 
 def resolved(config: Any, engine: str) -> dict[str, EvalEnv]:
@@ -118,7 +122,7 @@ def resolved(config: Any, engine: str) -> dict[str, EvalEnv]:
     Raises:
         ConfigError: an id or a wrapper is unknown.
     """
-    found = {}
+    envs = {}
     for name, one in config.eval_envs.items():
         own, wrappers = one.get("env") is not None, tuple(one.get("wrappers", ()))
         env = one["env"] if own else config.environment
@@ -128,11 +132,11 @@ def resolved(config: Any, engine: str) -> dict[str, EvalEnv]:
                 f"eval_envs[{name!r}] has wrappers, but a run with tasks defines those: add env, "
                 "or leave wrappers out"
             )
-        found[name] = EvalEnv(
+        envs[name] = EvalEnv(
             resolve(env, wrappers if own else (*config.wrappers, *wrappers)),
             kwargs if own else config.evaluated_kwargs | kwargs,
             "auto" if own or (wrappers and engine in ("native", "envpool")) else engine,
             one.get("episodes", config.eval_episodes),
             own,
         )
-    return found
+    return envs

@@ -1,4 +1,4 @@
-"""The settings of a run, checked as a whole before any process starts."""
+"""Settings of a run, validated together before any process starts."""
 
 from __future__ import annotations
 
@@ -35,97 +35,97 @@ from headrace.validation.flag_syntax import IDS, JSON
 
 
 def _named(code: Any) -> str:
-    """An id or name, or where it can be imported from."""
+    """Return an id or name, or the import path of an object."""
     return code if isinstance(code, str) else scripts.name_of(import_path(code))
 
 
 def unknown_setting(name: str, algo: Hyperparameters | None = None) -> ConfigError:
-    """The error for a keyword that is not a setting; says where it belongs or what is close to it.
+    """Build the error for a keyword that is not a setting, with the nearest one or its owner.
 
     Args:
         algo: algorithm of the run.
     """
-    known = [f.name for f in dataclasses.fields(Config)]
+    names = [f.name for f in dataclasses.fields(Config)]
     kind = None if algo is None else type(algo)
-    return ConfigError(f"setting {name!r} is unknown.{owners.explained(name, known, kind)}")
+    return ConfigError(f"setting {name!r} is unknown.{owners.explained(name, names, kind)}")
 
 
-_WIDE = (256, 256)  # units of a perceptron that learns several tasks
+_WIDE = (256, 256)  # default hidden units for several tasks
 
 
 @settings()
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run depends on; written to ``config.json`` in its directory."""
+    """All settings of a run; written to ``config.json`` in its directory."""
 
     env: Annotated[Any, ENV, tyro.conf.arg(name="env-id", constructor=str)] = "CartPole-v1"
-    """Gymnasium id, Env class, or a callable that returns an Env; or a game of several agents, as
-    in pettingzoo:classic/connect_four_v3."""
+    """Gymnasium id, Env class, or a callable that returns an Env; or a multi-agent game, such as
+    pettingzoo:classic/connect_four_v3."""
     algo: Hyperparameters = field(default_factory=APPO)
     """The algorithm and its hyperparameters."""
     tasks: Annotated[tuple[Annotated[Any, ENV], ...], IDS] = ()
-    """Several tasks in place of env, for one policy, each with as many actors: ids with commas
-    between them, or a suite's name."""
+    """Several tasks for one policy, in place of env, with equally many actors each: ids separated
+    by commas, or the name of a suite."""
     env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
     """Keyword arguments of the environment; on the command line as name=value pairs or a JSON
     object."""
     env_file: Annotated[str | None, tyro.conf.Suppress] = None
-    """The file of the script that defines the environment; found by itself."""
+    """File of the script that defines the environment; detected automatically."""
     wrappers: Annotated[
         tuple[Annotated[Any, WRAPPER, tyro.conf.arg(constructor=str)], ...],
         tyro.conf.arg(name="wrapper", metavar="NAME[:JSON]"),
         tyro.conf.UseAppendAction,
     ] = ()
-    """Around each environment, in this order: one of gymnasium.wrappers with its arguments, as in
-    ResizeObservation:{"shape":[84,84]}, or your own, as module:name; may be repeated."""
+    """Wrappers of each environment, in this order: one of gymnasium.wrappers with its arguments,
+    such as ResizeObservation:{"shape":[84,84]}, or a custom one as module:name; may be repeated."""
     engine: Engine = "auto"
-    """How environments are vectorised: auto, native, envpool, sync, async (a process each) or
-    threads (a thread each, in which they advance at their own pace)."""
+    """Vectorization of environments: auto, native, envpool, sync, async (one process each) or
+    threads (one thread each, stepped asynchronously)."""
     transport: Literal["shm", "serial"] = "shm"
-    """Actors as processes with shared memory, or all in one process."""
+    """Run actors as processes with shared memory (shm), or all in one process (serial)."""
     cluster: Annotated[str | None, CLUSTER, tyro.conf.arg(metavar="ray[:ADDRESS]")] = None
-    """Actors, and learners where there are several, on a Ray cluster: ray starts one on this
-    machine, ray:auto and ray:10.0.0.1:6379 take one that runs; None: here, without Ray."""
+    """Run actors, and learners if there are several, on a Ray cluster: ray starts a cluster on this
+    machine, ray:auto and ray:10.0.0.1:6379 use a running one. None: without Ray."""
     min_actors: Annotated[int | None, ranges.ACTORS] = None
-    """On a cluster, go on with so many of the actors while nodes are missing; the others begin on
-    nodes that join. None: all."""
+    """On a cluster, train with this many actors while nodes are missing; the others start on nodes
+    that join. None: all."""
     num_learners: Annotated[int, ranges.LEARNERS] = 1
-    """Learners that take every step together; they share out what all other settings describe."""
+    """Number of learners, which make every update together and divide actors, environments and
+    batch among them."""
     num_actors: Actors = AUTO
-    """Actors, each a process of its own with transport=shm; auto: by what an environment's step
-    costs and the cores. Of this and the next three, what is not given is fitted to what is."""
+    """Number of actors, each a separate process with transport=shm; auto: chosen from the cost of
+    an environment step and the number of cores. Unset sizes are fitted to those that are set."""
     envs_per_actor: Size = AUTO
-    """Environments that each actor steps together, each agent of a game being one; auto: as many,
-    in all, as learning was shown to bear, and fewer where an update would take seconds."""
+    """Environments per actor, counting each agent of a game as one; auto: the largest total that
+    still trained well in our benchmarks, and fewer if an update would take seconds."""
     fragment_length: Size = AUTO
-    """Steps per rollout; auto: as learning was shown to bear."""
+    """Steps per rollout; auto: a length that trained well in our benchmarks."""
     batch_size: BatchSize = AUTO
-    """Steps per update; None, and auto where the three above are given: one rollout from every
+    """Steps per update; None, and auto if the three settings above are set: one rollout from every
     actor."""
     total_steps: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps after which training ends."""
     stop_return: Annotated[float | None, ranges.RETURN] = None
-    """End once the mean return of the last 100 training episodes reaches this."""
+    """Stop training once the mean return of the last 100 training episodes reaches this."""
     scale_free: bool = True
     """Make training independent of the units of rewards, observations and actions: normalise values
-    (PopArt), advantages and the numbers of Box observations, and scale Box actions to [-1, 1].
+    (PopArt), advantages and Box observations, and scale Box actions to [-1, 1].
     False: as in the papers. The settings normalize_… and scale_actions override it."""
     seed: Annotated[int, ranges.SEED] = 0
-    """Of weights, environments, actions and shuffling."""
+    """Random seed for weights, environments, actions and shuffling."""
     network: Network = field(default_factory=Network)
-    """The policy's torsos."""
+    """Network of the policy."""
     policies: PlayedBy = SHARED
-    """Who plays the agents of a game: one policy all of them (shared), each its own (per-agent), or
-    the policy that is named for each, as in wolf:hunter,sheep_0:runner,sheep_1:runner; each policy
-    has its own weights, optimiser and statistics."""
+    """Policy of each agent of a game: one for all (shared), one each (per-agent), or named policies
+    such as wolf:hunter,sheep_0:runner,sheep_1:runner. Each policy has its own weights, optimiser
+    and statistics."""
     opponents: Annotated[str | None, ranges.NOT_EMPTY, KINDS] = None
-    """Who plays the other seats of a game of several agents, in which shares, as in
-    latest:0.5,pfsp:0.5: the policy itself (latest, every seat is trained on), its newest snapshot
-    (naive), or snapshots of the league: any (uniform), those it rarely beats (pfsp), or those of
-    its strength (pfsp-var); None: the policy itself, without a league."""
+    """Opponents in a multi-agent game and their shares, such as latest:0.5,pfsp:0.5: the policy
+    itself (latest, trains on every seat), its newest snapshot (naive), or snapshots of the league:
+    any (uniform), those it rarely beats (pfsp), or those of similar strength (pfsp-var). None: the
+    policy itself, without a league."""
     league: Annotated[str | None, ranges.NOT_EMPTY] = None
-    """The folder of snapshots and of games against them, which runs may share; None: league in
-    run_dir."""
+    """Folder of snapshots and game results, which runs may share; None: league in run_dir."""
     snapshot_every_steps: Annotated[int | None, ranges.STEPS] = None
     """Environment steps between snapshots; None: a twentieth of total_steps."""
     snapshot_win_rate: Annotated[float | None, ranges.SHARE] = None
@@ -134,78 +134,79 @@ class Config:
     """Train against this policy alone: a run directory, a checkpoint, or a snapshot of the
     league."""
     zero_sum: bool = False
-    """Rewards of a game's agents add up to 0 at every step, or in turns over a whole game: refuse a
-    game in which they don't."""
+    """Require that the rewards of a game's agents sum to 0 at every step, or in turn-based games
+    over a whole game; other games raise an error."""
     device: str = "cpu"
-    """Where the learner computes: cpu, cuda, cuda:1 …"""
+    """Device of the learner: cpu, cuda, cuda:1 …"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """In which images are computed, to act and to learn: auto measures at the start where there are
-    convolutions and takes bfloat16 if it is faster; all else is float32 always."""
+    """Precision of convolutions, in acting and training: auto measures at the start and uses
+    bfloat16 if it is faster. Everything else is float32."""
     stacked_frames: Literal["auto", "once", "whole"] = "auto"
-    """How stacked frames are stored: each frame once, or whole stacks. auto: once if the probe at
-    the start finds stacks, and whole from the moment that a later observation isn't one."""
+    """Storage of frame stacks: each frame once, or whole stacks. auto: once if the probe at the
+    start finds stacks, and whole as soon as a later observation isn't one."""
     inference: Literal["auto", "actor", "shared"] = "auto"
-    """Who acts: each actor with weights of its own, or one process for all actors of a learner, in
-    batches; auto compares at the start what both cost, where an image's network is large."""
+    """Inference in each actor with its own weights (actor), or in one server that batches requests
+    of all actors of a learner (shared); auto compares both at the start for large image
+    networks."""
     max_wait_ms: Annotated[float, ranges.MILLISECONDS] = 5.0
-    """How long shared inference waits for other actors once one has asked."""
+    """Longest wait of shared inference for further requests after the first, in milliseconds."""
     compile: bool = False
-    """Translate the learner's torsos with torch.compile, which takes a minute at the start."""
+    """Compile the learner's torsos with torch.compile, which takes a minute at the start."""
     learner_threads: Annotated[int | None, ranges.PROCESSORS] = None
     """Threads that compute gradients on a CPU; None: one per core, 1 with transport=serial."""
     cores_per_learner: Annotated[int | None, ranges.PROCESSORS] = None
-    """Keep each learner and its actors on so many cores of their own; None: on all."""
+    """Restrict each learner and its actors to this many separate cores; None: all cores."""
     max_rollout_seconds: Annotated[float | None, ranges.SECONDS] = None
-    """Cut rollouts short that take longer; None: never."""
+    """Cut rollouts short after this time; None: never."""
     preempt_fraction: Annotated[float | None, ranges.SHARE] = None
-    """Once this share of learners, or all others, have their rollouts, a learner ends its own."""
+    """Cut a learner's rollouts short once this share of learners, or all others, have theirs."""
     max_policy_lag: Annotated[int | None, ranges.LAG] = None
-    """Drop (and count) rollouts that are more updates older than this when their turn comes;
-    None: than max_lag makes them that nothing overtook (never, with weight_sync=adaptive)."""
+    """Drop rollouts older than this many updates. None: use the bound implied by max_lag (never
+    drop with weight_sync=adaptive)."""
     weight_sync: str = "every"
-    """When actors fetch weights: at every update, every-<k>, or adaptive: once they lag in KL."""
+    """When actors pull weights: at every update, every-<k> updates, or adaptive: on divergence."""
     kl_threshold: Annotated[float, ranges.NATS] = 0.005
-    """Nats of KL(behaviour || learner) on its rollouts above which an adaptive actor fetches."""
+    """KL(behaviour || learner) in nats above which an adaptive actor pulls weights."""
     deterministic: bool = False
-    """Each checkpoint resets all environments, so that resuming changes nothing."""
+    """Reset all environments at each checkpoint, so that resuming reproduces the run exactly."""
     checkpoint_interval: Annotated[int, ranges.STEPS] = 1_000_000
-    """Environment steps between checkpoints; one more is written at the end."""
+    """Environment steps between checkpoints; a last one is written at the end."""
     keep_checkpoints: Annotated[int, ranges.COUNT] = 3
-    """How many of the latest checkpoints stay on disk, besides the best."""
+    """Number of latest checkpoints to keep, in addition to the best."""
     eval_episodes: Annotated[int, ranges.COUNT_OR_0] = 20
-    """Episodes of an evaluation; 0: none."""
+    """Episodes per evaluation; 0: no evaluation."""
     eval_env_kwargs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
-    """Keyword arguments that evaluations change in env_kwargs or add to it, in the same form."""
+    """Keyword arguments that evaluations override in env_kwargs or add to it."""
     eval_envs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
     """Additional evaluation environments by name, as a JSON object. Each may have env_kwargs,
     wrappers, episodes and another env. Only the run's own evaluation chooses best."""
     eval_deterministic: bool = True
-    """Evaluate the most likely actions; False: actions are drawn, as in training."""
+    """Evaluate with the most likely actions; False: sample actions, as in training."""
     info_metrics: InfoNames = None
     """Numbers in infos to report as env/NAME, and how to reduce them over an episode (mean, last,
     sum, min or max), as in is_success:last,reward_parts/drive:mean. In Python also a dict or a list
     of names. None: all numbers in the info of an episode's last step; none: no numbers."""
     eval_interval: Annotated[int | None, ranges.STEPS] = None
-    """Environment steps between evaluations, which then choose what is kept as best; None: one at
-    the end, and the training return chooses."""
+    """Environment steps between evaluations, which then select the best checkpoint; None: evaluate
+    once at the end, and select by training return."""
     target_return: Annotated[float | None, ranges.RETURN] = None
-    """End once such an evaluation reaches this mean return."""
+    """Stop training once such an evaluation reaches this mean return."""
     run_dir: Annotated[str | None, ranges.NOT_EMPTY] = None
-    """Where results go; None: runs/<environment>-<algorithm>-<time>."""
+    """Run directory; None: runs/<environment>-<algorithm>-<time>."""
     init_from: Annotated[str | None, ranges.NOT_EMPTY] = None
-    """Begin with the policy of this run directory or checkpoint, whose spaces and network must be
-    the same: weights, and running statistics of observations and values; the optimiser and all
-    counters begin anew."""
+    """Initialize weights and running statistics from the policy of this run directory or
+    checkpoint, whose spaces and network must be the same. The optimiser and all counters start from
+    zero."""
     resume: bool = False
     """Continue the run in run_dir."""
     overwrite: bool = False
-    """Delete first what a run left in run_dir; refused where anything else is there."""
+    """Delete the files of a previous run in run_dir; an error if it contains other files."""
     max_restarts: Annotated[int | None, ranges.COUNT_OR_0] = None
-    """Deaths of actors, and of learners, that are made good; None: 10 of actors, 0 of learners."""
+    """Largest number of restarts of actors and of learners; None: 10 for actors, 0 for learners."""
     actor_timeout_s: Annotated[float, ranges.SECONDS] = 300.0
-    """An actor that delivers nothing for so long is killed and replaced."""
+    """Kill and restart an actor that delivers nothing for this long."""
     learner_timeout_s: Annotated[float, ranges.SECONDS] = 1800.0
-    """A learner that others wait for so long ends the run, or restarts all of them."""
+    """Fail the run, or restart all learners, if others wait for a learner for this long."""
     log_interval_s: Annotated[float, ranges.SOME_SECONDS] = 1.0
     """Seconds between results."""
     log_iterations: bool | None = None
@@ -235,28 +236,28 @@ class Config:
 
     @property
     def played(self) -> tuple[Any, ...]:
-        """The tasks, or the only environment."""
+        """Tasks, or the only environment."""
         return self.tasks or (self.env,)
 
     @property
     def environment(self) -> Any:
-        """The environment, or all tasks as one object."""
+        """Environment, or all tasks as one object."""
         shown = self.network.task_id or self.network.per_task_values
         return Tasks(self.tasks, shown) if self.tasks else self.env
 
     @property
     def evaluates_while_training(self) -> bool:
-        """Whether evaluations are played every ``eval_interval`` steps; they choose ``best``."""
+        """True if evaluations run every ``eval_interval`` steps and select ``best``."""
         return self.eval_interval is not None and self.eval_episodes > 0
 
     @property
     def evaluated_kwargs(self) -> dict[str, Any]:
-        """Of the environment in evaluations."""
+        """Keyword arguments of the environment in evaluations."""
         return self.env_kwargs | self.eval_env_kwargs
 
     @property
     def mixture(self) -> OpponentMix | None:
-        """Of opponents; None where every seat is the policy's, and there is no league."""
+        """Mixture of opponents; None without opponents and league."""
         if self.exploit is not None:
             return OpponentMix((("exploit", 1.0),))
         return None if self.opponents is None else OpponentMix.of(self.opponents)
@@ -268,7 +269,7 @@ class Config:
 
     @property
     def learners_here(self) -> int:
-        """Learners on this machine, as far as is known."""
+        """Number of learners on this machine, as far as known."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.num_learners))  # torchrun sets it
 
     @property
@@ -277,31 +278,31 @@ class Config:
 
     @property
     def sizes(self) -> Sizes:
-        """As they are set, of all learners together."""
+        """Sizes as set, totals of all learners."""
         return Sizes(*(getattr(self, name) for name in SIZES))
 
     @property
     def is_sized(self) -> bool:
-        """Whether all sizes are known; a batch follows from the other three."""
+        """True if all sizes are known; the batch follows from the other three."""
         return self.sizes.are_known
 
     def share(self, num_learners: int) -> dict[str, int] | None:
-        """The sizes of one of so many learners; None if they can't be shared out."""
+        """Return the sizes of one of ``num_learners`` learners; None if they can't be divided."""
         return self.sizes.share(num_learners, self._synchronous)
 
     @property
     def per_learner(self) -> Config:
-        """The settings of one of the learners: its share of actors, environments and batch.
+        """Settings of one learner: its share of actors, environments and batch.
 
         Raises:
-            ConfigError: they can't be shared out; the message names the nearest numbers that can.
+            ConfigError: they can't be divided evenly; names the nearest valid numbers.
         """
         count, _ = self.num_learners, self.rollout_steps  # raises unless all sizes are known
         if count == 1:
             return self
         share: dict[str, Any] = self.sizes.share_of(count, self._synchronous)
         if self.transport == "serial":
-            share["cluster"] = None  # that's where learners are, who act themselves
+            share["cluster"] = None  # learners on the cluster act themselves
         elif self.min_actors is not None:
             share["min_actors"] = -(-self.min_actors // count)
         algo = self.algo.per_learner(count)
@@ -309,11 +310,11 @@ class Config:
 
     @property
     def settled(self) -> Config:
-        """With all decided that may be left to the run, and absolute paths to opponents."""
+        """Settings with all defaults left to the run resolved, and absolute paths to opponents."""
         network, algo, free = self.network, self.algo, self.scale_free
         if network.hidden is None:
             network = replace(network, hidden=_WIDE if len(self.tasks) > 1 else network.units)
-        of_values = free and not algo.learns_in_actors  # they have no statistics in common
+        of_values = free and not algo.learns_in_actors  # actors share no statistics
         if network.normalize_observations is None:
             network = replace(network, normalize_observations=free and network.torso is None)
         if network.normalize_values is None:
@@ -325,23 +326,25 @@ class Config:
         league = self.league and os.path.abspath(self.league)
         exploit = self.exploit
         if exploit is not None and (league is None or os.path.exists(exploit)):
-            exploit = os.path.abspath(exploit)  # or else it is a snapshot of the league
+            exploit = os.path.abspath(exploit)  # otherwise a snapshot of the league
         return replace(self, network=network, algo=algo, league=league, exploit=exploit)
 
     def again(self, saved: bool) -> Config:
-        """The settings to start this run with again, whether a checkpoint was saved or not."""
+        """Return the settings for restarting this run, with or without a saved checkpoint."""
         init_from = None if saved else self.init_from
         return replace(self, resume=saved, overwrite=not saved, init_from=init_from)
 
     def roster(self, agents: tuple[str, ...], name: str) -> PolicyMapping | None:
-        """Who plays whom in a game of this name; None: one policy all. See :func:`roster_of`."""
+        """Return the policy mapping of a game; None for a single policy. See :func:`roster_of`."""
         return roster_of(str(self.policies), agents, name)
 
     def actor_spec(self, env: Any, policy: AnyPolicy, **known: Any) -> ActorSpec:
         """Build what the actors of this learner are started from.
 
         Args:
-            env: resolved. policy: on the CPU. known: further fields of the spec.
+            env: resolved environment.
+            policy: policy on the CPU.
+            fields: further fields of the spec.
         """
         names = [f.name for f in dataclasses.fields(ActorSettings)]
         view = ActorSettings(**{name: getattr(self, name) for name in names})
@@ -349,7 +352,7 @@ class Config:
 
     @property
     def algo_name(self) -> str:
-        """The command-line name of a built-in algorithm, or the class name of a custom one."""
+        """Command-line name of a built-in algorithm, or class name of a custom one."""
         return algorithms.short_name(type(self.algo))
 
     @property
@@ -364,46 +367,46 @@ class Config:
 
     @property
     def rollouts_per_update(self) -> int:
-        """R: rollouts that one update consumes."""
+        """Number of rollouts per update, R."""
         return self.resolved_batch_size // self.rollout_steps
 
     @property
     def num_credits(self) -> int:
-        """Rollouts of a learner that may be begun or waiting."""
+        """In-flight limit of a learner in rollouts."""
         return policy_lag.num_credits(self.algo, self.sizes)
 
     @property
     def slots_per_actor(self) -> int:
-        """As few as ``num_credits`` takes."""
+        """Smallest number of slots per actor for ``num_credits``."""
         return -(-self.num_credits // (self.min_actors or self.num_actors))
 
     @property
     def num_places(self) -> int:
-        """Actors, and learners but the first, that each ask for a place on a cluster."""
+        """Number of actors, and learners except the first, that need resources of a cluster."""
         share = self.per_learner
         actors = 0 if self.transport == "serial" else share.min_actors or share.num_actors
         return self.num_learners * (actors + 1) - 1
 
     @property
     def max_first_lag(self) -> int | None:
-        """Updates behind which a rollout is dropped when its turn has come; None: never."""
+        """Lag in updates above which a rollout is dropped; None: never."""
         return policy_lag.max_first_lag(self.algo, self.sync.every, self.max_policy_lag)
 
     @property
     def lag_bound(self) -> int | None:
-        """Updates, at most, between acting and the last use of what was done; None: no bound."""
+        """Largest lag in updates at the last use of a rollout; None: no bound."""
         return policy_lag.lag_bound(self.algo, self.sizes, self.max_first_lag)
 
     @property
     def sync(self) -> SyncRule:
-        """When actors fetch weights: early enough for ``max_policy_lag`` if they act in time."""
+        """Rule for pulling weights, early enough for ``max_policy_lag``."""
         return policy_lag.rule_of(
             self.algo, self.weight_sync, self.kl_threshold, self.max_policy_lag
         )
 
     @property
     def resolved_learner_threads(self) -> int:
-        """Threads that compute gradients."""
+        """Number of threads that compute gradients."""
         if self.learner_threads is not None:
             return self.learner_threads
         if self.transport == "serial":
@@ -412,18 +415,18 @@ class Config:
 
     @property
     def actor_restarts(self) -> int:
-        """How many deaths of actors each learner makes good."""
+        """Largest number of actor restarts per learner."""
         return 10 if self.max_restarts is None else self.max_restarts
 
     @property
     def learner_restarts(self) -> int:
-        """How often the group of learners is started again."""
+        """Largest number of restarts of the group of learners."""
         return self.max_restarts or 0
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict that :func:`headrace.rundir.config_file.from_json` reads back.
+        """Return a plain dict that :func:`headrace.rundir.config_file.from_json` reads.
 
-        An infinite number of the algorithm is text, since JSON has none.
+        Infinite hyperparameters are text, because JSON has no infinity.
         """
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         algo = algorithms.fields_of(self.algo).items()

@@ -1,4 +1,4 @@
-"""What the values of some settings of a run look like, as annotations of their types."""
+"""Annotated types of settings with constrained values."""
 
 from __future__ import annotations
 

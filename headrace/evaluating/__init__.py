@@ -1,1 +1,1 @@
-"""How a run is evaluated while it trains and at its end."""
+"""Evaluations of a run, during training and at its end."""

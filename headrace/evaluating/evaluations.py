@@ -1,4 +1,4 @@
-"""When a run is evaluated while it trains, and what comes of each evaluation."""
+"""Schedules evaluations during training and records their results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from headrace.types import Group
 
 
 class Evaluations:
-    """Plays on rank 0 every ``eval_interval`` steps, and keeps what was best.
+    """Evaluates every ``eval_interval`` steps on rank 0, and saves the best policy.
 
-    One evaluation is played at a time; one that is due meanwhile plays with the weights as they are
-    when its turn comes. Training waits for each with ``deterministic`` and ``target_return``, and
-    where the evaluator plays in this process; all learners then learn the result.
+    Evaluations run one at a time; one that becomes due meanwhile starts afterwards, with the
+    weights of that time. Training waits for each with ``deterministic`` or ``target_return``, or if
+    the evaluator runs in this process; the result is then broadcast to all learners.
 
     Args:
-        config, run_dir, group: of the run. evaluator: plays.
-        notify: called with a line of text about what can't be saved.
-        interrupted: whether nothing shall be waited for any more.
+        config: settings of the run.
+        run_dir: run directory.
+        group: group of the learners.
+        evaluator: runs the episodes.
+        notify: called with a line of text if the best policy can't be saved.
+        interrupted: returns True to stop waiting for evaluations.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Evaluations:
 
     @property
     def target_is_reached(self) -> bool:
-        """Whether the latest evaluation reached ``target_return``."""
+        """True if the latest evaluation reached ``target_return``."""
         target, mean = self._config.target_return, self.latest
         return target is not None and mean is not None and mean >= target
 
@@ -58,11 +61,12 @@ class Evaluations:
         crossed: bool,
         log: RunLog | None,
     ) -> None:
-        """Take in what is over, and begin what is due.
+        """Record a completed evaluation, and start one if due.
 
         Args:
-            seconds: of training. crossed: whether this update crossed an ``eval_interval``.
-            log: of rank 0; None elsewhere.
+            seconds: seconds of training.
+            crossed: this update crossed a multiple of ``eval_interval``.
+            log: log files on rank 0; None elsewhere.
         """
         start, evaluator = time.monotonic(), self._evaluator
         self._due |= crossed
@@ -78,7 +82,7 @@ class Evaluations:
         progress.exclude(time.monotonic() - start)
 
     def end(self, policy: AnyPolicy, progress: Progress, log: RunLog | None) -> None:
-        """Play to its end what is in progress or due, unless the run was interrupted."""
+        """Complete evaluations in progress or due, unless the run was interrupted."""
         if log is None:
             return
         self._take(self._evaluator.wait(self._interrupted), log)
@@ -91,9 +95,9 @@ class Evaluations:
         self._due = False
         self._evaluator.begin(policy, env_steps, seconds)
 
-    def _take(self, found: PlayedEvaluation | None, log: RunLog) -> None:
-        if found is not None:
-            self.latest = found.evaluation.mean
-            self.metrics = found.evaluation.named_metrics()
-            log.evaluation(found.evaluation, found.env_steps, found.seconds)
-            keep_best(self._run_dir, found, self._notify)
+    def _take(self, played: PlayedEvaluation | None, log: RunLog) -> None:
+        if played is not None:
+            self.latest = played.evaluation.mean
+            self.metrics = played.evaluation.named_metrics()
+            log.evaluation(played.evaluation, played.env_steps, played.seconds)
+            keep_best(self._run_dir, played, self._notify)

@@ -1,8 +1,8 @@
-"""Evaluations of a run: in a process beside training, which goes on meanwhile, or in this one.
+"""Runs evaluations in a process concurrent with training, or in this process.
 
-begin(policy) ──► process: environments, episodes ──► take() ──► Played
-                     │ raises, dies, falls silent
-                     ╰──► told, played once more, then left out
+begin(policy) ──► process: environments, episodes ──► take() ──► PlayedEvaluation
+                     │ raises, dies, hangs
+                     ╰──► reported, tried once more, then skipped
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _TRIES = 2  # of one evaluation
 
 @dataclass(frozen=True)
 class PlayedEvaluation:
-    """An evaluation, and what played it."""
+    """An evaluation and its policy."""
 
     evaluation: Evaluation
-    policy: AnyPolicy  # as it was then, on the CPU
-    env_steps: int  # that it had been trained for
-    seconds: float  # of training until then
+    policy: AnyPolicy  # a copy at that time, on the CPU
+    env_steps: int  # training steps at that time
+    seconds: float  # seconds of training at that time
 
 
 @dataclass
@@ -49,9 +49,9 @@ class _Task:
     env_steps: int
     seconds: float
     child: Child | None = None
-    began: float = 0.0  # when the child was started
-    heard: float = 0.0  # when it last said something
-    told: bool = False  # that it still plays
+    began: float = 0.0  # start time of the child
+    last_step: float = 0.0  # time of its last message
+    reported: bool = False  # as taking long
     tries: int = 1
 
 
@@ -59,20 +59,21 @@ _TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'
 
 
 class _Failed(Exception):
-    """Why an evaluation came to nothing."""
+    """Raised with the reason why an evaluation failed."""
 
 
 class Evaluator:
-    """Plays whole episodes with the deterministic policy, one evaluation at a time.
+    """Evaluates whole episodes, one evaluation at a time.
 
-    With ``transport="shm"`` it plays in a process of its own. That process may raise or die, and is
-    killed if it takes no step for ``actor_timeout_s``: then the evaluation is played once more, and
-    left out if that fails, too; after more than ``max_restarts`` failures (of evaluations alone)
-    no more is played. With ``transport="serial"`` it plays in this process, which an exception
-    doesn't end either; but nothing can end an environment that hangs there.
+    With ``transport="shm"`` it runs in a separate process. If that process raises, dies, or takes
+    no step for ``actor_timeout_s`` and is killed, the evaluation is tried once more and then
+    skipped. After more than ``max_restarts`` failures of evaluations, no more are run. With
+    ``transport="serial"`` it runs in this process, where exceptions are handled in the same way,
+    but an environment that hangs can't be stopped.
 
     Args:
-        config: of the run. env: resolved.
+        config: settings of the run.
+        env: resolved environment.
         notify: called with a line of text when an evaluation fails.
         env_changes: returns the changes that callbacks have made so far, as JSON.
     """
@@ -88,20 +89,20 @@ class Evaluator:
         self._config, self._env, self._notify = config, env, notify
         self._task: _Task | None = None
         self._failures = 0
-        self.reason: str | None = None  # why the latest evaluation is missing
+        self.reason: str | None = None  # reason why the latest evaluation is missing
 
     @property
     def in_process(self) -> bool:
-        """Whether it plays in this process, in :meth:`take`."""
+        """True if it evaluates in this process, in :meth:`take`."""
         return self._config.transport == "serial"
 
     @property
     def busy(self) -> bool:
-        """Whether an evaluation is in progress."""
+        """True if an evaluation is in progress."""
         return self._task is not None
 
     def pids(self) -> list[int]:
-        """Of the process that plays, if there is one."""
+        """Return the id of the evaluation process, if there is one."""
         child = None if self._task is None else self._task.child
         return [] if child is None else [child.pid]
 
@@ -109,81 +110,87 @@ class Evaluator:
         """Evaluate a copy of the policy from the next :meth:`take` on; none may be in progress.
 
         Args:
-            env_steps, seconds: of training so far, which :class:`PlayedEvaluation` repeats.
+            env_steps, seconds: training so far, recorded in :class:`PlayedEvaluation`.
         """
         if self._failures <= self._config.actor_restarts:
             self._task = _Task(copy.deepcopy(policy).cpu(), env_steps, seconds)
 
     def take(self, timeout_s: float = 0.0) -> PlayedEvaluation | None:
-        """The evaluation in progress once it is over, for which this waits so long."""
+        """Return the evaluation in progress if it completes within ``timeout_s``."""
         task = self._task
         if task is None:
             return None
         try:
-            found = self._here(task) if self.in_process else self._elsewhere(task, timeout_s)
+            evaluation = (
+                self._evaluate_here(task)
+                if self.in_process
+                else self._evaluate_in_child(task, timeout_s)
+            )
         except _Failed as failure:
             self._fail(task, str(failure), isinstance(failure.__cause__, ChangeFailed))
             return None
-        if found is None:
+        if evaluation is None:
             return None
         self.close()
         self.reason = None
-        return PlayedEvaluation(found, task.policy, task.env_steps, task.seconds)
+        return PlayedEvaluation(evaluation, task.policy, task.env_steps, task.seconds)
 
     def wait(self, stopped: Callable[[], bool]) -> PlayedEvaluation | None:
-        """The evaluation in progress, or None: there is none, it failed, or ``stopped()``."""
-        found = None
-        while self.busy and found is None and not stopped():
-            found = self.take(timeout_s=0.2)
-        return found
+        """Wait for the evaluation; None if there is none, it failed, or ``stopped()``."""
+        evaluation = None
+        while self.busy and evaluation is None and not stopped():
+            evaluation = self.take(timeout_s=0.2)
+        return evaluation
 
     def close(self) -> None:
-        """End what is in progress; safe to call twice."""
+        """Stop the evaluation in progress; safe to call twice."""
         if self._task is not None and self._task.child is not None:
             self._task.child.kill()
         self._task = None
 
     def _arguments(self, task: _Task) -> dict[str, dict[str, Any]]:
-        """Arguments of each evaluation by its name; that of the run's own environment is empty."""
+        """Return arguments of each evaluation by name; "" is the run's own environment."""
         own = self._own_arguments(task)
-        found = {"": own}
+        arguments = {"": own}
         for name, one in resolved(self._config, self._config.engine).items():
             env = self._env if isinstance(one.env, Tasks) else one.env
-            known = {"env": env, "env_kwargs": one.env_kwargs, "engine": one.engine}
-            known |= {"env_changes": []} if one.own else {}
-            found[name] = own | known | {"episodes": one.episodes}
-        return found
+            changed = {"env": env, "env_kwargs": one.env_kwargs, "engine": one.engine}
+            changed |= {"env_changes": []} if one.own else {}
+            arguments[name] = own | changed | {"episodes": one.episodes}
+        return arguments
 
     def _own_arguments(self, task: _Task) -> dict[str, Any]:
         config = self._config
-        known = {"policy": task.policy, "env": self._env, "episodes": config.eval_episodes}
-        known |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
-        known |= {"info_metrics": config.info_metrics}
-        known |= {"first_index": config.num_actors * config.envs_per_actor}  # after training's
+        arguments = {"policy": task.policy, "env": self._env, "episodes": config.eval_episodes}
+        arguments |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
+        arguments |= {"info_metrics": config.info_metrics}
+        arguments |= {
+            "first_index": config.num_actors * config.envs_per_actor
+        }  # after those of training
         made = map(EnvChange.from_json, self._env_changes())
-        known |= {"env_changes": [change for change in made if change.evaluation]}
-        return known | {"deterministic": config.eval_deterministic}
+        arguments |= {"env_changes": [change for change in made if change.evaluation]}
+        return arguments | {"deterministic": config.eval_deterministic}
 
-    def _here(self, task: _Task) -> Evaluation:
+    def _evaluate_here(self, task: _Task) -> Evaluation:
         try:
             with torch_threads(1):
                 return evaluate_all(self._arguments(task))
         except Exception as error:  # the user's environment may raise anything
             raise _Failed(_one_line(error)) from error
 
-    def _elsewhere(self, task: _Task, timeout_s: float) -> Evaluation | None:
+    def _evaluate_in_child(self, task: _Task, timeout_s: float) -> Evaluation | None:
         if task.child is None:
             processors = None if self._config.cores_per_learner is None else cores()
             pickled = cloudpickle.dumps((self._arguments(task), processors))
             try:
                 task.child = Child("headrace-evaluator", run_evaluation, pickled)
             except (OSError, EOFError, WorkerFailed) as error:
-                raise _Failed(f"no process could be started: {_one_line(error)}") from error
-            task.began = task.heard = time.monotonic()
+                raise _Failed(f"could not start its process: {_one_line(error)}") from error
+            task.began = task.last_step = time.monotonic()
         pipe, limit_s = task.child.pipe, self._config.actor_timeout_s
         try:
             while pipe.poll(timeout_s):
-                task.heard, timeout_s = time.monotonic(), 0.0
+                task.last_step, timeout_s = time.monotonic(), 0.0
                 kind, content = pipe.recv()
                 if kind == "done":
                     return content  # type: ignore[no-any-return]
@@ -193,32 +200,34 @@ class Evaluator:
                     raise _Failed(content) from ChangeFailed(content)
         except (EOFError, OSError) as error:
             code = task.child.exit_code()
-            raise _Failed(f"its process ended with exit code {code}") from error
-        if time.monotonic() - task.heard > limit_s:
+            raise _Failed(f"its process exited with code {code}") from error
+        if time.monotonic() - task.last_step > limit_s:
             raise _Failed(f"it was killed because it took no step for {limit_s:g} s")
-        if time.monotonic() - task.began > limit_s and not task.told:
-            task.told = True
+        if time.monotonic() - task.began > limit_s and not task.reported:
+            task.reported = True
             self._notify(
-                f"the evaluation at {task.env_steps:,} steps still plays after {limit_s:g} s: do "
-                f"episodes end? ({wrapper(_TIME_LIMIT)} ends them)"
+                f"the evaluation at {task.env_steps:,} steps is still running after {limit_s:g} s: "
+                f"do episodes end? ({wrapper(_TIME_LIMIT)} ends them)"
             )
         return None
 
     def _fail(self, task: _Task, cause: str, would_repeat: bool = False) -> None:
-        """Report what happened, and try once more unless it ``would_repeat``."""
+        """Report the failure, and try once more unless it ``would_repeat``."""
         self.close()
         self._failures += 1
         limit = self._config.actor_restarts
-        what = f"evaluation at {task.env_steps:,} steps: {cause}"
+        message = f"evaluation at {task.env_steps:,} steps: {cause}"
         if self._failures > limit:
-            self.reason = f"{what}; max_restarts={limit} is used up, so nothing more is evaluated"
+            self.reason = (
+                f"{message}; max_restarts={limit} is used up, so nothing more is evaluated"
+            )
         elif would_repeat or task.tries == _TRIES:
             tries = "" if would_repeat else f" after {_TRIES} tries"
-            self.reason = f"{what}; it is left out{tries}"
+            self.reason = f"{message}; it is left out{tries}"
         else:
             task.tries, task.child, self._task = task.tries + 1, None, task
-            what += f" (played once more, restart {self._failures}/{limit})"
-        self._notify(what if self.busy else f"{self.reason}")
+            message += f" (trying once more, restart {self._failures}/{limit})"
+        self._notify(message if self.busy else f"{self.reason}")
 
 
 def evaluate_all(
@@ -232,11 +241,11 @@ def evaluate_all(
         on_step: called before each step.
 
     Returns:
-        the evaluation on the run's own environment, which holds the others.
+        the evaluation on the run's own environment, which contains the others.
     """
-    found = {name: evaluate(**how, on_step=on_step) for name, how in arguments.items()}
-    own = found.pop("")
-    return replace(own, others=found) if found else own
+    evaluations = {name: evaluate(**how, on_step=on_step) for name, how in arguments.items()}
+    own = evaluations.pop("")
+    return replace(own, others=evaluations) if evaluations else own
 
 
 def _one_line(error: BaseException) -> str:
@@ -244,22 +253,21 @@ def _one_line(error: BaseException) -> str:
 
 
 def run_evaluation(pickled: bytes, pipe: Connection) -> None:
-    """What runs in the evaluator's process.
+    """Run the evaluator's process.
 
-    Messages: ``step``, at most every half second; then ``done`` with the :class:`Evaluation`, or
-    with the reason ``failed``, or ``unchanged`` if the environments can't be changed as ordered.
+    Messages: ``step``, at most every half second; then ``done`` with the :class:`Evaluation`, or a
+    reason with ``failed``, or with ``unchanged`` if changes to the environments failed.
 
     Args:
-        pickled: (arguments of :func:`evaluate_all`, the processors to stay on or None), by
-            cloudpickle.
+        pickled: (arguments of :func:`evaluate_all`, CPU affinity or None), by cloudpickle.
     """
-    said = time.monotonic()
+    last_beat = time.monotonic()
 
     def beat() -> None:
-        nonlocal said
+        nonlocal last_beat
         now = time.monotonic()
-        if now - said > _BEAT_S:
-            said = now
+        if now - last_beat > _BEAT_S:
+            last_beat = now
             pipe.send(("step", None))
 
     try:

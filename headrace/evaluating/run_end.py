@@ -1,4 +1,4 @@
-"""How a run ends, however many learners trained: its last evaluation, summary, picture, report."""
+"""Finishes a run: final evaluation, summary, doctor, plot and report."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headrace.rundir.atomic_files import checkpoint_errors, write_json
 from headrace.rundir.health import conclude
 from headrace.rundir.plot import plot
 
-_ROUNDING = 1e-6  # of sums of rewards, which may be float32
+_ROUNDING = 1e-6  # relative rounding error of sums of float32 rewards
 
 
 class FinishedRun(Protocol):
-    """A Trainer, or several learners."""
+    """A Trainer, or a LearnerGroup."""
 
     config: Config
     run_dir: Path
@@ -31,10 +31,10 @@ class FinishedRun(Protocol):
 
     @property
     def policy(self) -> AnyPolicy:
-        """As it was saved."""
+        """Policy as saved."""
 
     def summary(self) -> dict[str, Any]:
-        """Of the training."""
+        """Return the summary of the training."""
 
 
 def finish(
@@ -44,29 +44,29 @@ def finish(
     interrupt: Callable[[], None] | None = None,
     draw: bool = True,
 ) -> dict[str, Any]:
-    """Evaluate the policy, write ``summary.json``, hear the doctor, draw picture and report.
+    """Evaluate the policy, write ``summary.json``, run the doctor, draw plot and report.
 
-    Where there is no evaluation, though the settings ask for one, ``no_evaluation`` says why.
-    Whatever fails after the evaluation is told, and costs nothing that comes after it.
+    If a requested evaluation is missing, ``no_evaluation`` has the reason. Failures after the
+    evaluation are reported and don't prevent later parts.
 
     Args:
-        notify: called with a line of text about what fails, and agents that were never there.
-        interrupt: called at Ctrl-C, which ends an evaluation in a process of its own.
+        notify: called with a line of text about failures, and agents without any step.
+        interrupt: called at Ctrl-C, which stops an evaluation in a separate process.
         draw: also ``curve.png`` and ``report.html``.
 
     Returns:
-        what ``summary.json`` holds.
+        contents of ``summary.json``.
     """
-    summary, wanted = run.summary(), run.config.eval_episodes > 0
+    summary, evaluates = run.summary(), run.config.eval_episodes > 0
     idle = [name for name, one in (summary.get("agents") or {}).items() if not one["env_steps"]]
     if idle and summary["env_steps"]:
-        notify(f"nothing was learnt for {', '.join(idle)}: no step of theirs was in this run")
-    found = _evaluated(run, summary, evaluator, interrupt) if wanted else None
-    if found is not None:
-        summary["evaluation"] = asdict(found.evaluation)
+        notify(f"no training for {', '.join(idle)}: this run had no step of theirs")
+    evaluation = _evaluated(run, summary, evaluator, interrupt) if evaluates else None
+    if evaluation is not None:
+        summary["evaluation"] = asdict(evaluation.evaluation)
         if run.config.evaluates_while_training:
-            keep_best(run.run_dir, found, notify)
-    elif wanted:
+            keep_best(run.run_dir, evaluation, notify)
+    elif evaluates:
         summary["no_evaluation"] = "interrupted" if run.interrupted else evaluator.reason
     if run.interrupted:
         summary["interrupted"] = True
@@ -75,12 +75,12 @@ def finish(
     saved = attempt("the summary", save)
     if not _has_logged(run.run_dir):
         return summary
-    heard = partial(conclude, run.run_dir, notify)
-    if attempt("the doctor", lambda: summary.update(warnings=heard())) and saved:
+    find_problems = partial(conclude, run.run_dir, notify)
+    if attempt("the doctor", lambda: summary.update(warnings=find_problems())) and saved:
         attempt("the summary", save)
     if draw:
-        return_freed_memory()  # by the training
-        attempt("the picture", partial(plot, [run.run_dir]))
+        return_freed_memory()  # of the training
+        attempt("the plot", partial(plot, [run.run_dir]))
         attempt("the report", partial(_report, run.run_dir))
     return summary
 
@@ -98,16 +98,16 @@ def _report(run_dir: Path) -> None:
 
 
 def _attempt(
-    run_dir: Path, notify: Callable[[str], None], what: str, write: Callable[[], object]
+    run_dir: Path, notify: Callable[[str], None], name: str, write: Callable[[], object]
 ) -> bool:
-    """Call ``write``; whether it worked. If not, one line says why."""
+    """Call ``write``; return True on success, and otherwise report the error in one line."""
     try:
         with checkpoint_errors(run_dir):
             write()
     except HeadraceError as error:
         text = str(error)
-    except Exception as error:  # a mistake in what is said of a run
-        text = f"{what} of {run_dir} failed, what else ends a run doesn't ({on_one_line(error)})"
+    except Exception as error:  # errors in reports must not fail the run
+        text = f"{name} of {run_dir} failed; the run is otherwise complete ({on_one_line(error)})"
     else:
         return True
     notify(text.encode(errors="backslashreplace").decode())  # whatever bytes a path has
@@ -130,33 +130,33 @@ def _evaluated(
         return evaluator.wait(lambda: run.interrupted)
 
 
-def keep_best(run_dir: Path, found: PlayedEvaluation, notify: Callable[[str], None]) -> None:
-    """Save the policy as ``best``, with its evaluation, if none was evaluated as high before.
+def keep_best(run_dir: Path, played: PlayedEvaluation, notify: Callable[[str], None]) -> None:
+    """Save the policy and its evaluation as ``best``, unless an earlier one was better.
 
-    In a game in which what one agent wins another loses all policies are as high; there the latest
-    is saved. That, and what keeps it from being saved, is told by ``notify``.
+    In zero-sum games all policies have the same mean return, so the latest is saved. ``notify``
+    reports that, and errors.
     """
     before: dict[str, Any] = {}
-    with contextlib.suppress(CheckpointError):  # there is none yet
+    with contextlib.suppress(CheckpointError):  # no best checkpoint yet
         best = checkpoint.read_config(checkpoint.find(run_dir, "best"))
         before = best.get("evaluation") or {}
-    now, mean = asdict(found.evaluation), before.get("mean")
+    now, mean = asdict(played.evaluation), before.get("mean")
     balanced = _is_balanced(now)
     if balanced and _is_decisive(now) and not (_is_balanced(before) and _is_decisive(before)):
         notify(
-            "the returns of this game's agents add up to 0, so their mean says of no policy that "
-            "it is better: best is the latest, and stop_return and target_return wait for nothing"
+            "the returns of this game's agents sum to 0, so their mean can't rank policies: best "
+            "is the latest policy, and stop_return and target_return have no effect"
         )
-    if mean is None or found.evaluation.mean > mean or (balanced and _is_balanced(before)):
+    if mean is None or played.evaluation.mean > mean or (balanced and _is_balanced(before)):
         try:
-            described = checkpoint.read_config(run_dir) | {"evaluation": asdict(found.evaluation)}
-            checkpoint.save_policy(run_dir, described, found.policy, found.env_steps)
+            described = checkpoint.read_config(run_dir) | {"evaluation": asdict(played.evaluation)}
+            checkpoint.save_policy(run_dir, described, played.policy, played.env_steps)
         except HeadraceError as error:
-            notify(f"the best policy is not saved: {error}")
+            notify(f"could not save the best policy: {error}")
 
 
 def _is_balanced(evaluation: dict[str, Any]) -> bool:
-    """Whether it is of agents whose returns add up to 0, as far as floats do."""
+    """Return True if the agents' returns sum to 0, up to rounding."""
     if not evaluation.get("agents"):
         return False
     most = max(abs(evaluation["min"]), abs(evaluation["max"]))

@@ -1,1 +1,1 @@
-"""Processes of several learners: on this machine, or under torchrun."""
+"""Starts the processes of several learners, on this machine, on a cluster or under torchrun."""

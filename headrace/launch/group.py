@@ -1,10 +1,10 @@
-"""Several learners: their deaths, and their fresh starts.
+"""Supervises several learners and restarts them all after a failure.
 
 this process ──► learner 0 (rank 0: files, results) ──► its actors
      │     ╲───► learner 1 ──► its actors             all joined by headrace/distributed/ranks.py
-     └── a line to each: results and heartbeats come, "stop" goes
+     └── a connection to each: receives results and heartbeats, sends "stop"
 
-Their processes are children of this one (``local.py``), or live on a cluster (``cluster_env.py``).
+Their processes are children of this one (``local.py``) or run on a cluster (``cluster.py``).
 """
 
 from __future__ import annotations
@@ -49,45 +49,45 @@ from headrace.trainer.start import begin
 from headrace.types import SingleLearner
 from headrace.validation.fields import checked
 
-_GRACE_S = 2.0  # for the others' complaints, after the first sign of a failure
-# Starting again would end the same way, but for an EnvironmentLost.
+_GRACE_S = 2.0  # time for other learners' reports after the first failure
+# A restart would fail in the same way, except after an EnvironmentLost.
 _FATAL = (ConfigError, CheckpointError, NonFinite, EnvironmentFault)
 
 
 class Learners(Protocol):
-    """The processes of one life of the group, in which each is in :func:`learn`."""
+    """Processes of one generation of learners, each running :func:`learn`."""
 
-    def hear(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
-        """(rank, message) of what is there, or comes first; ``gone`` once a process has ended.
+    def receive(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
+        """Return (rank, message) pairs, or wait for the first; ``gone`` if a process has exited.
 
         Raises:
-            HeadraceError: they can't live any more, nor could others.
+            HeadraceError: neither these nor new learners can run.
         """
 
-    def tell(self, rank: int, word: str, *arguments: Any) -> None:
-        """Make a learner call a method of its trainer, unless it has ended."""
+    def send(self, rank: int, command: str, *arguments: Any) -> None:
+        """Call a method of a learner's trainer, unless the learner has exited."""
 
     def name(self, rank: int) -> str:
-        """``learner 1``, and where it is, unless that is here."""
+        """Return ``learner 1``, and its location unless that is this machine."""
 
     def how_ended(self, rank: int) -> str:
-        """How a process ended that is gone."""
+        """Describe how a process ended."""
 
     def pids(self) -> list[int]:
-        """Process ids by rank, each on its machine."""
+        """Return the process ids by rank, each on its machine."""
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the ends of processes that are done, so long for each."""
+        """Wait for the exit of learners that are done, up to ``timeout_s`` for each."""
 
     def close(self) -> None:
-        """End the processes whatever they do; their actors end with them. Safe to call twice."""
+        """Kill the processes, and their actors with them; safe to call twice."""
 
 
 @dataclasses.dataclass
 class _Learner:
-    """One learner, as it has been heard of."""
+    """State of one learner as known from its messages."""
 
-    heard: float  # when it last said something
+    last_message: float  # time of its last message
     done: bool = False
     gone: bool = False
     failure: HeadraceError | None = None
@@ -98,11 +98,11 @@ class LearnerGroup:
     """A run with ``num_learners`` learners: iterate over it; its methods are those of a Trainer.
 
     Args:
-        config: all settings.
-        started, notify: as for a Trainer.
+        config: settings of the run.
+        started, notify: see Trainer.
 
     Raises:
-        ConfigError, CheckpointError: as for a Trainer; nothing was started.
+        ConfigError, CheckpointError: see Trainer; no learner was started.
     """
 
     @library_defaults()
@@ -111,40 +111,40 @@ class LearnerGroup:
         self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
     ) -> None:
         self._started = time.monotonic() if started is None else started
-        held = config.stacked_frames  # each learner may change the choice of "auto"
-        self._said: list[str] = []  # lines that learner 0 would repeat
+        stacked_frames = config.stacked_frames  # each learner may change the choice of "auto"
+        self._printed: list[str] = []  # lines that learner 0 would repeat
 
-        def say(line: str) -> None:
-            self._said.append(line)
+        def print_once(line: str) -> None:
+            self._printed.append(line)
             notify(line)
 
-        config, found, self.run_dir = begin(config, True, SingleLearner(), say)
-        found.check_step()
-        self.env = found.env
+        config, probe, self.run_dir = begin(config, True, SingleLearner(), print_once)
+        probe.check_step()
+        self.env = probe.env
         self._lock = directories.prepare(self.run_dir, config.resume, config.overwrite)
-        kept: dict[str, Any] = {"run_dir": str(self.run_dir), "overwrite": False}
-        kept["stacked_frames"] = held
-        self.config = dataclasses.replace(config, **kept)
+        overrides: dict[str, Any] = {"run_dir": str(self.run_dir), "overwrite": False}
+        overrides["stacked_frames"] = stacked_frames
+        self.config = dataclasses.replace(config, **overrides)
         self._notify = notify
         self.num_restarts = 0
         self.interrupted = self._stopped = False
-        self._begun = False  # this generation has learnt
+        self._begun = False  # this generation has made an update
         self._env_steps = 0  # of the latest result
         self._learners: list[_Learner] = []
         self._living: list[Learners] = []  # at most one
-        self._listened = 0.0  # until when what they say was heard
+        self._listened = 0.0  # time of the last receive
         self._summary: dict[str, Any] = {}
         self._changes: list[str] = []  # changes of environments, by callbacks of this group
         about = self.config, self.env, notify
         self._evaluator = Evaluator(*about, self._made_changes)
-        self._inside = self._ended = False  # of ``with``, of the loop
+        self._inside = self._ended = False  # inside ``with``; the loop has ended
         self._finished: dict[str, Any] = {}
         self._loaded: tuple[Path, Policy] | None = None  # a checkpoint, and its policy
         weakref.finalize(self, _end, self._living)
 
     @property
     def policy(self) -> Policy:
-        """The policy of the latest checkpoint, which is read once."""
+        """Policy of the latest checkpoint."""
         latest = checkpoint.find(self.run_dir)
         if self._loaded is None or self._loaded[0] != latest:
             with library_defaults():
@@ -161,7 +161,7 @@ class LearnerGroup:
     def stop(self) -> None:
         self._stopped = True
         for learners in self._living:
-            learners.tell(0, "interrupt" if self.interrupted else "stop")
+            learners.send(0, "interrupt" if self.interrupted else "stop")
 
     @property
     def hyperparameters(self) -> dict[str, float]:
@@ -173,9 +173,9 @@ class LearnerGroup:
         algo = CurrentHyperparameters(self.config.algo, self.config.total_steps).changed(
             name, value
         )
-        self.config = dataclasses.replace(self.config, algo=algo)  # for learners that start again
+        self.config = dataclasses.replace(self.config, algo=algo)  # for restarted learners
         for learners in self._living:
-            learners.tell(0, "set_hyperparameter", name, cloudpickle.dumps(value))
+            learners.send(0, "set_hyperparameter", name, cloudpickle.dumps(value))
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -194,13 +194,13 @@ class LearnerGroup:
         training: bool = True,
         **kwargs: Any,
     ) -> None:
-        """As :meth:`Trainer.call_envs`."""
+        """See :meth:`Trainer.call_envs`."""
         self._change(changes.call(method, args, kwargs, evaluation, training))
 
     def set_env_attr(
         self, name: str, value: Any, *, evaluation: bool = False, training: bool = True
     ) -> None:
-        """As :meth:`Trainer.set_env_attr`."""
+        """See :meth:`Trainer.set_env_attr`."""
         self._change(changes.assign(name, value, evaluation, training))
 
     def _made_changes(self) -> list[str]:
@@ -209,19 +209,19 @@ class LearnerGroup:
     def _change(self, change: EnvChange) -> None:
         self._changes.append(change.to_json())
         for learners in self._living:
-            learners.tell(0, "change_envs", self._changes[-1])
+            learners.send(0, "change_envs", self._changes[-1])
 
     def log(self, name: str, value: float) -> None:
-        """As :meth:`Trainer.log`."""
+        """See :meth:`Trainer.log`."""
         value = checked_value(name, value)
         for learners in self._living:
-            learners.tell(0, "log", name, value)
+            learners.send(0, "log", name, value)
 
     def save(self) -> Path:
-        """As for a Trainer of several learners: refused.
+        """Raise ConfigError: several learners only save together.
 
         Raises:
-            ConfigError: learners save together.
+            ConfigError: always.
         """
         raise ConfigError(
             f"save() needs num_learners=1, not {self.config.num_learners}: several learners save "
@@ -229,7 +229,7 @@ class LearnerGroup:
         )
 
     def finish(self, draw: bool = True) -> dict[str, Any]:
-        """As the Trainer's, once."""
+        """See :meth:`Trainer.finish`; runs once."""
         if not self._finished:
             parts = self._evaluator, self._notify, self._interrupt
             with library_defaults():
@@ -261,18 +261,18 @@ class LearnerGroup:
                         raise
                     self.num_restarts += 1
                     self._notify(
-                        f"{failure}\nall learners start again (restart {self.num_restarts}/"
+                        f"{failure}\nrestarting all learners (restart {self.num_restarts}/"
                         f"{self.config.learner_restarts})"
                     )
                     self.config = self.config.again(checkpoint.exists(self.run_dir))
 
     def _generation(self) -> Iterator[Result]:
-        """One life of the group, from a fresh rendezvous to its end.
+        """Run one generation of learners, from a new rendezvous to its end.
 
         Raises:
-            LearnerFailed: one of them failed; all have ended.
+            LearnerFailed: a learner failed; all have been stopped.
         """
-        self._loaded, self._begun = None, False  # it may train the same number of steps anew
+        self._loaded, self._begun = None, False  # the same number of steps may be trained again
         pickled = cloudpickle.dumps((Registry(), self.config, self._started))
         try:
             learners: Learners
@@ -282,7 +282,7 @@ class LearnerGroup:
                 learners = ClusterLearners(self.config, pickled, lambda: self._stopped)
             self._living.append(learners)
             for change in self._changes:  # learners skip those in the checkpoint
-                learners.tell(0, "change_envs", change)
+                learners.send(0, "change_envs", change)
             now = time.monotonic()
             self._learners = [_Learner(now) for _ in range(self.config.num_learners)]
             if self._stopped:
@@ -290,19 +290,19 @@ class LearnerGroup:
             while not all(one.done for one in self._learners):
                 yield from self._listen(learners)
                 if self.interrupted and not self._begun:
-                    raise KeyboardInterrupt  # nothing was learnt that could be saved
+                    raise KeyboardInterrupt  # there is nothing to save yet
                 yield from self._check(learners)
             learners.wait(self.config.learner_timeout_s)
         finally:
             _end(self._living)
 
     def _listen(self, learners: Learners, timeout_s: float = 1.0) -> Iterator[Result]:
-        """Hear what the learners say, once."""
-        messages = learners.hear(timeout_s)
+        """Process the learners' messages once."""
+        messages = learners.receive(timeout_s)
         self._listened = time.monotonic()
         for rank, (kind, *content) in messages:
             one = self._learners[rank]
-            one.heard = self._listened
+            one.last_message = self._listened
             if kind == "gone":
                 one.gone = True
             elif kind == "alive":
@@ -311,7 +311,7 @@ class LearnerGroup:
                 self._begun, self._env_steps = True, content[0].env_steps
                 yield content[0]
             elif kind == "say":
-                if content[0] not in self._said:
+                if content[0] not in self._printed:
                     self._notify(content[0])
             elif kind == "done":
                 one.done = True
@@ -321,7 +321,7 @@ class LearnerGroup:
                 one.failure = getattr(errors, name)(message)
 
     def _check(self, learners: Learners) -> Iterator[Result]:
-        """Raise what went wrong, if anything did, after all have had the time to say why."""
+        """Raise the cause if a learner failed, after a grace period for all reports."""
         deadline = time.monotonic() + _GRACE_S
         while lost := self._lost():
             num_at_work = sum(not one.done for one in self._learners)
@@ -330,17 +330,17 @@ class LearnerGroup:
             yield from self._listen(learners, 0.1)
 
     def _lost(self) -> list[int]:
-        """Ranks that have failed, are gone, or have said nothing for too long."""
+        """Return the ranks that failed, exited, or have been silent for too long."""
         limit = self.config.learner_timeout_s
-        found = []
+        ranks = []
         for rank, one in enumerate(self._learners):
-            gone = one.gone or self._listened - one.heard > limit
+            gone = one.gone or self._listened - one.last_message > limit
             if not one.done and (gone or one.failure is not None):
-                found.append(rank)
-        return found
+                ranks.append(rank)
+        return ranks
 
     def _cause(self, learners: Learners, lost: list[int]) -> HeadraceError:
-        """The failure that led to the others, as far as can be told."""
+        """Return the failure that most likely caused the others."""
         failures = [one.failure for one in self._learners if one.failure is not None]
         for rank, one in enumerate(self._learners):
             if isinstance(one.failure, _FATAL) and not isinstance(one.failure, EnvironmentLost):
@@ -361,6 +361,6 @@ class LearnerGroup:
 
 
 def _end(living: list[Learners]) -> None:
-    """End the processes whatever they do."""
+    """Kill the learners' processes."""
     while living:
         living.pop().close()

@@ -1,4 +1,4 @@
-"""What runs in the process of one of several learners, wherever that is."""
+"""Runs one of several learners in its process."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _HEARTBEAT_S = 1.0
 
 
 class LearnerReporter:
-    """Says what happens in this process, and that it is alive.
+    """Sends messages and heartbeats from a learner's process.
 
     Args:
-        send: a message to who started the learners; raises OSError where nobody listens any more.
+        send: sends a message to the parent process; raises OSError if the connection is closed.
     """
 
     def __init__(self, send: Callable[[tuple[Any, ...]], None]) -> None:
         self._send, self._lock = send, threading.Lock()
         self._quiet = threading.Event()
-        self.learnt: Callable[[], bool] = lambda: False
+        self.has_updated: Callable[[], bool] = lambda: False
         threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True).start()
 
-    def say(self, kind: str, *content: Any) -> None:
-        """Send a message; whoever doesn't listen any more is about to end this process."""
+    def send(self, kind: str, *content: Any) -> None:
+        """Send a message; if the connection is closed, stop sending."""
         with self._lock:
             try:
                 self._send((kind, *content))
@@ -41,54 +41,55 @@ class LearnerReporter:
 
     def _beat(self) -> None:
         while not self._quiet.wait(_HEARTBEAT_S):
-            self.say("alive", self.learnt())
+            self.send("alive", self.has_updated())
 
 
 def learn(
     pickled: bytes,
-    met: Rendezvous,
+    rendezvous: Rendezvous,
     send: Callable[[tuple[Any, ...]], None],
-    hear: Callable[[], tuple[Any, ...]],
+    receive: Callable[[], tuple[Any, ...]],
 ) -> bool:
-    """Train as one of the learners, and tell who started it; returns whether it came to its end.
+    """Train as one of several learners and report to the parent; return True on success.
 
-    Messages: ``alive`` and whether something was learnt; ``say`` text; ``result``, ``done`` summary
-    (from rank 0); ``failed`` name of the error, message, traceback.
+    Messages: ``alive`` and True after the first update; ``say`` and text; ``result``, ``done`` and
+    summary (from rank 0); ``failed`` and name of the error, message, traceback.
 
     Args:
-        pickled: (registered environments, config, when the run started), by cloudpickle.
+        pickled: (registered environments, config, start time of the run), by cloudpickle.
+        rendezvous: rendezvous of this learner.
         send: see :class:`LearnerReporter`.
-        hear: waits for the next method of the trainer to call, such as ``stop``, and its arguments.
-            It raises EOFError or OSError if the connection is closed.
+        receive: waits for the next method of the trainer to call, such as ``stop``, and its
+            arguments. It raises EOFError or OSError if the connection is closed.
     """
-    mouth = LearnerReporter(send)
+    reporter = LearnerReporter(send)
     try:
         _, config, started = cloudpickle.loads(pickled)
-        group = Ranks(met, config.learner_timeout_s, config.device)
-        prefix = f"learner {met.rank}: " if met.rank else ""
-        notify = lambda text: mouth.say("say", prefix + text)  # noqa: E731
+        group = Ranks(rendezvous, config.learner_timeout_s, config.device)
+        prefix = f"learner {rendezvous.rank}: " if rendezvous.rank else ""
+        notify = lambda text: reporter.send("say", prefix + text)  # noqa: E731
         trainer = Trainer(config, started, notify, group, False, locks=False)
         begun_at = trainer.updates
-        mouth.learnt = lambda: trainer.updates > begun_at
-        with contextlib.closing(trainer):  # who started it finishes the run
+        reporter.has_updated = lambda: trainer.updates > begun_at
+        with contextlib.closing(trainer):  # the parent process finishes the run
             threading.Thread(
-                target=_listen, args=(hear, trainer), name="headrace-listen", daemon=True
+                target=_listen, args=(receive, trainer), name="headrace-listen", daemon=True
             ).start()
             for result in trainer:
-                mouth.say("result", result)
-            mouth.say("done", trainer.summary())
+                reporter.send("result", result)
+            reporter.send("done", trainer.summary())
         group.close()
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, HeadraceError) else "LearnerFailed"
         words = (
             missing_module_message(error) if isinstance(error, ModuleNotFoundError) else str(error)
         )
-        mouth.say("failed", name, words or name, traceback.format_exc())
+        reporter.send("failed", name, words or name, traceback.format_exc())
         return False
     return True
 
 
-def _listen(hear: Callable[[], tuple[Any, ...]], trainer: Trainer) -> None:
+def _listen(receive: Callable[[], tuple[Any, ...]], trainer: Trainer) -> None:
     calls: dict[str, Callable[..., None]]
     calls = {"stop": trainer.stop, "interrupt": trainer.interrupt, "log": trainer.log}
     calls["change_envs"] = trainer.change_envs
@@ -97,5 +98,5 @@ def _listen(hear: Callable[[], tuple[Any, ...]], trainer: Trainer) -> None:
     )
     with contextlib.suppress(EOFError, OSError):  # the other end is closed
         while True:
-            word, *arguments = hear()
-            calls[word](*arguments)
+            command, *arguments = receive()
+            calls[command](*arguments)

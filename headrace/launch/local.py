@@ -1,8 +1,8 @@
-"""The processes of several learners on this machine.
+"""Runs several learners as child processes on this machine.
 
 this process ──► learner 0 (rank 0: files, results) ──► its actors
      │     ╲───► learner 1 ──► its actors             all joined by headrace/distributed/ranks.py
-     └── a pipe to each: results and heartbeats come, "stop" goes
+     └── a pipe to each: receives results and heartbeats, sends "stop"
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from headrace.distributed.ranks import file_rendezvous
 from headrace.launch.learner import learn
 from headrace.processes import Child, end_children, memory_file
 
-_GRACE_S = 2.0  # for a process whose pipe is closed to end
+_GRACE_S = 2.0  # time for a process to exit after its pipe was closed
 
 
 class LocalLearners:
-    """One life of the learners, as children of this process; see :class:`Learners`.
+    """One generation of learners as child processes; see :class:`Learners`.
 
     Args:
-        config: of the run. pickled: what :func:`learn` takes.
+        config: settings of the run.
+        pickled: argument of :func:`learn`.
     """
 
     def __init__(self, config: Config, pickled: bytes) -> None:
@@ -41,27 +42,27 @@ class LocalLearners:
             self.close()
             raise
 
-    def hear(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
+    def receive(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
         open_pipes = {c.pipe: rank for rank, c in enumerate(self._children) if not c.pipe.closed}
-        heard: list[tuple[int, tuple[Any, ...]]] = []
+        received: list[tuple[int, tuple[Any, ...]]] = []
         for pipe in connection.wait(list(open_pipes), timeout_s):
             rank = open_pipes[pipe]
             try:
-                heard.append((rank, self._children[rank].pipe.recv()))
+                received.append((rank, self._children[rank].pipe.recv()))
             except (EOFError, OSError):
                 self._children[rank].pipe.close()
-                heard.append((rank, ("gone",)))
-        return heard
+                received.append((rank, ("gone",)))
+        return received
 
-    def tell(self, rank: int, word: str, *arguments: Any) -> None:
+    def send(self, rank: int, command: str, *arguments: Any) -> None:
         with contextlib.suppress(OSError, IndexError):
-            self._children[rank].pipe.send((word, *arguments))
+            self._children[rank].pipe.send((command, *arguments))
 
     def name(self, rank: int) -> str:
         return f"learner {rank}"
 
     def how_ended(self, rank: int) -> str:
-        return f"ended with exit code {self._children[rank].exit_code(_GRACE_S)}"
+        return f"exited with code {self._children[rank].exit_code(_GRACE_S)}"
 
     def pids(self) -> list[int]:
         return [child.pid for child in self._children]
@@ -79,11 +80,12 @@ class LocalLearners:
 def _run(
     pickled: bytes, rank: int, size: int, rendezvous: str, pipe: connection.Connection
 ) -> None:
-    """A learner's process.
+    """Run a learner in its process.
 
     Args:
-        rendezvous: path of the file behind the group's store. pipe: to the parent.
+        rendezvous: path of the file behind the group's store.
+        pipe: pipe to the parent.
     """
-    signal.signal(signal.SIGTERM, lambda number, frame: None)  # the parent gets it and decides
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # the parent handles it
     if not learn(pickled, file_rendezvous(rendezvous, rank, size), pipe.send, pipe.recv):
         sys.exit(1)

@@ -1,7 +1,7 @@
-"""What learners on a cluster meet through: keys and values that a Ray actor holds.
+"""Rendezvous store of learners on a cluster: keys and values held by a Ray actor.
 
-``torch.distributed`` has stores of its own, which open a port to whoever reaches it. Here every
-call is one of Ray's, which asks for the cluster's token.
+The stores of ``torch.distributed`` open a port without authentication. Here every call goes through
+Ray, which requires the cluster's token.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch.distributed as dist
 from headrace.processes.ray_connection import fetch
 
 _POLL_S = 0.01
-_ANSWER_S = 30.0  # for the store to answer
+_ANSWER_S = 30.0  # timeout of a call
 
 
 def store_class() -> type:
-    """What Ray runs; it travels by value."""
+    """Return the class of the Ray actor, which is sent by value."""
 
     class HeadraceStore:
         def __init__(self) -> None:
@@ -37,8 +37,8 @@ def store_class() -> type:
             return self.values.pop(key, None) is not None
 
         def find(self, keys: list[str]) -> list[bytes] | None:
-            known = self.values
-            return [known[key] for key in keys] if all(key in known for key in keys) else None
+            values = self.values
+            return [values[key] for key in keys] if all(key in values for key in keys) else None
 
     return HeadraceStore
 
@@ -46,67 +46,68 @@ def store_class() -> type:
 class RayStore(dist.Store):
     """A ``torch.distributed`` store in one process of a cluster.
 
-    What torch builds on it does not keep this object alive: hold on to it.
+    torch does not keep this object alive: keep a reference to it.
 
     Args:
-        actor: that holds it. timeout_s: for a key to be there.
+        actor: Ray actor that holds the store.
+        timeout_s: longest wait for a key in seconds.
     """
 
     def __init__(self, actor: Any, timeout_s: float = 300.0) -> None:
         super().__init__()
         self._actor, self._timeout_s = actor, timeout_s
 
-    def _ask(self, what: str, *args: Any) -> Any:
+    def _call(self, method: str, *args: Any) -> Any:
         try:
-            return fetch(getattr(self._actor, what).remote(*args), _ANSWER_S)
+            return fetch(getattr(self._actor, method).remote(*args), _ANSWER_S)
         except Exception as error:
             raise dist.DistStoreError(f"the learners' store doesn't answer: {error}") from error
 
     def _find(self, keys: list[str], timeout_s: float) -> list[bytes]:
         deadline = time.monotonic() + timeout_s
-        while (values := self._ask("find", keys)) is None:
+        while (values := self._call("find", keys)) is None:
             if time.monotonic() > deadline:
-                raise dist.DistStoreError(f"nobody has set {keys} in {timeout_s:g} s")
+                raise dist.DistStoreError(f"{keys} were not set within {timeout_s:g} s")
             time.sleep(_POLL_S)
         return list(values)
 
     def set(self, key: str, value: Any) -> None:
-        """Have a key stand for these bytes, or this text."""
-        self._ask("set", key, value.encode() if isinstance(value, str) else bytes(value))
+        """Set a key to these bytes or this text."""
+        self._call("set", key, value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
-        """What a key stands for, once somebody has set it.
+        """Return the value of a key, once it is set.
 
         Raises:
-            DistStoreError: nobody did in time, or the store is gone.
+            DistStoreError: it was not set in time, or the store is gone.
         """
         return self._find([key], self._timeout_s)[0]
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Likewise, of several."""
+        """Return the values of several keys, see :meth:`get`."""
         return self._find(keys, self._timeout_s)
 
     def multi_set(self, keys: list[str], values: list[Any]) -> None:
-        """Several of :meth:`set`."""
+        """Set several keys."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
     def add(self, key: str, number: int) -> int:
-        """Add to the number that a key stands for, 0 at first; returns the sum."""
-        return int(self._ask("add", key, number))
+        """Add to the number of a key, initially 0; return the sum."""
+        return int(self._call("add", key, number))
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all of these are set."""
-        return self._ask("find", keys) is not None
+        """Return True if all of these keys are set."""
+        return self._call("find", keys) is not None
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait until all of these are set; see :meth:`get`."""
+        """Wait until all of these keys are set; see :meth:`get`."""
         self._find(keys, self._timeout_s if timeout is None else timeout.total_seconds())
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key; returns whether it was set."""
-        return bool(self._ask("delete", key))
+        """Delete a key; return True if it was set."""
+        return bool(self._call("delete", key))
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long to wait for a key from now on."""
+        """Set the longest wait for a key."""
         self._timeout_s = timeout.total_seconds()

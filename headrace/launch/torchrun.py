@@ -1,8 +1,7 @@
-"""Learners that torchrun started, on one machine or several.
+"""Connects learners that torchrun started, on one machine or several.
 
-torchrun's agent holds a store that outlives the learners, so it knows what earlier ones have done:
-a learner that was started again must neither meet its dead predecessors there, nor be told that
-the run directory which they began exists already.
+The store of torchrun's agent outlives the learners. A restarted learner must neither join dead
+predecessors through it, nor fail because their run directory exists.
 """
 
 from __future__ import annotations
@@ -22,41 +21,41 @@ from headrace.types import Group
 
 
 def join_torchrun(config: Config) -> tuple[Config, Group | None]:
-    """The group of the processes that torchrun started, and the config with their number.
+    """Return the group of the processes that torchrun started, and the config with their number.
 
-    After torchrun has started its processes again, a run that names its directory goes on from
-    its latest checkpoint, or begins anew if there is none yet.
+    After torchrun has restarted its processes, a run with ``run_dir`` resumes from its latest
+    checkpoint, or starts again if there is none yet.
 
     Raises:
-        ConfigError: ``num_learners`` is neither 1 nor their number, or there is a ``cluster``.
-        CheckpointError: the run directory exists, and not because of this run.
-        LearnerFailed: one of them never arrived.
+        ConfigError: ``num_learners`` is neither 1 nor their number, or ``cluster`` is set.
+        CheckpointError: the run directory exists, and wasn't created by this run.
+        LearnerFailed: a learner never arrived.
     """
-    met = torchrun_rendezvous()
-    if met is None:
+    rendezvous = torchrun_rendezvous()
+    if rendezvous is None:
         return config, None
-    if config.num_learners not in (1, met.size):
+    if config.num_learners not in (1, rendezvous.size):
         raise ConfigError(
             f"num_learners={config.num_learners} must be the number of processes that torchrun "
-            f"started (nearest: {met.size}), or be left out"
+            f"started (nearest: {rendezvous.size}), or be left out"
         )
     valid = "None under torchrun, which has placed the learners"
-    require(config.cluster is None or met.size == 1, "cluster", config.cluster, valid)
-    config = dataclasses.replace(config, num_learners=met.size)
-    if met.size == 1:
+    require(config.cluster is None or rendezvous.size == 1, "cluster", config.cluster, valid)
+    config = dataclasses.replace(config, num_learners=rendezvous.size)
+    if rendezvous.size == 1:
         return config, None
-    store = met.store(config.learner_timeout_s)
-    met = dataclasses.replace(met, store=lambda _: store)
-    group = Ranks(met, config.learner_timeout_s, config.device)
+    store = rendezvous.store(config.learner_timeout_s)
+    rendezvous = dataclasses.replace(rendezvous, store=lambda _: store)
+    group = Ranks(rendezvous, config.learner_timeout_s, config.device)
     if group.rank == 0 and config.run_dir is not None:
-        config = _begun(config, config.run_dir, store)
+        config = _prepare_or_resume(config, config.run_dir, store)
     names = ("resume", "overwrite", "init_from")
-    known = group.broadcast({name: getattr(config, name) for name in names})
-    return dataclasses.replace(config, **known), group
+    run_settings = group.broadcast({name: getattr(config, name) for name in names})
+    return dataclasses.replace(config, **run_settings), group
 
 
-def _begun(config: Config, run_dir: str, store: dist.Store) -> Config:
-    """How rank 0 goes on with a run that it, or an earlier start of it, has begun."""
+def _prepare_or_resume(config: Config, run_dir: str, store: dist.Store) -> Config:
+    """Prepare rank 0's run directory, or resume if an earlier start of this run created it."""
     key = f"begun/{os.path.abspath(run_dir)}"
     if store.check([key]):
         return config.again(checkpoint.exists(Path(run_dir)))
@@ -68,7 +67,7 @@ def _begun(config: Config, run_dir: str, store: dist.Store) -> Config:
 
 
 def torchrun_rendezvous() -> Rendezvous | None:
-    """Where the others are if torchrun (or what sets the same variables) started this process."""
+    """Return the rendezvous from torchrun's environment variables; None without them."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(name in os.environ for name in names):
         return None

@@ -154,9 +154,9 @@ def test_training_goes_on_when_hosts_are_killed_and_cut_off_and_uses_one_that_jo
     run.script.process.send_signal(signal.SIGTERM)
     assert run.script.process.wait(60) == 0, run.script.output
     output = run.script.output
-    assert 1 <= output.count("all learners start again (restart ") <= 3
+    assert 1 <= output.count("restarting all learners (restart ") <= 3
     assert re.search(r"learner 0 lost learner 1: |learner 1 \(node host4, ", output)
-    print(*re.findall(r".*learners? \d.*|all learners start again.*", output), sep="\n")
+    print(*re.findall(r".*learners? \d.*|restarting all learners.*", output), sep="\n")
     print(*re.findall(r".* delivers again, .*|.* actors are running", output), sep="\n")
     print(figures)
     assert len(re.findall(r"\(node host4, .*\) delivers again, [0-9.]+ s after", output)) == 2

@@ -53,7 +53,7 @@ def test_a_template_that_fails_leaves_the_summary_and_is_one_line(tiny, tmp_path
     monkeypatch.setattr(page, "panels", lambda groups, interval: ([], []))
     told = trained(tiny(transport="serial"))
     assert [line.split(" of ")[0] for line in told if "failed" in line] == [
-        "the picture", "the report"]  # fmt: skip
+        "the plot", "the report"]  # fmt: skip
     assert not any("\n" in line for line in told)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert "warnings" in summary

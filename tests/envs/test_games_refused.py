@@ -137,7 +137,7 @@ def test_an_agent_that_had_no_turn_in_a_short_run_is_named_at_its_end(tiny):
     with hr.Trainer(config, notify=said.append) as trainer:
         list(trainer)
         trainer.finish(draw=False)
-    assert [x for x in said if "nothing was learnt for 2: no step of theirs" in x]
+    assert [x for x in said if "no training for 2: this run had no step of theirs" in x]
 
 
 def test_clusters_of_environments_refuse_games():

@@ -305,7 +305,7 @@ def test_a_lost_learner_is_named_and_nobody_is_left(tiny, watch, nobody, leftove
         watch(config, lose)
     seconds, text = time.monotonic() - lost_at[0], str(caught.value)
     if number == signal.SIGKILL:
-        assert text == f"learner {rank} ended with exit code -9"
+        assert text == f"learner {rank} exited with code -9"
         assert seconds < 30
     else:
         assert re.search(rf"learner {rank}:? was silent for 3 s", text)
@@ -363,7 +363,7 @@ def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobod
     restarts = [text for text in said if "start again" in text]
     assert group.num_restarts == len(restarts) == 2
     for number, text in enumerate(restarts, 1):
-        assert text.startswith(f"learner {2 - number} ended with exit code -9")
+        assert text.startswith(f"learner {2 - number} exited with code -9")
         assert f"(restart {number}/2)" in text
     steps = [result.env_steps for result in results]
     again = [after for before, after in itertools.pairwise(steps) if after <= before]

@@ -19,7 +19,7 @@ from headrace.rundir.files import read_jsonl
 FAULTY = "worlds:FaultyEnv"
 CAUSES = {
     "raise": "RuntimeError: FaultyEnv failed at step 5, as asked",
-    "exit": "its process ended with exit code 13",
+    "exit": "its process exited with code 13",
     "hang": "it was killed because it took no step for 2 s",
     "nan": "ConfigError: the observation holds nan",
 }

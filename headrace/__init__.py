@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.algos import NAMES
 
-if TYPE_CHECKING:  # what type checkers and editors see; an alias says that it is public
+if TYPE_CHECKING:  # for type checkers and editors; the alias marks a name as public
     from headrace.algos import A2C as A2C
     from headrace.algos import A3C as A3C
     from headrace.algos import APPO as APPO
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _unknown(name: str) -> str:
-    """The message for a name that isn't public."""
+    """Return the error message for a name that isn't public."""
     from headrace.errors import nearest
     from headrace.validation import aliases
 
@@ -88,8 +88,8 @@ def _unknown(name: str) -> str:
             f"headrace has no algorithm {name}; it has {', '.join(algorithms)} and custom ones "
             "(subclasses of hr.Hyperparameters)"
         )
-    said = aliases.hint(name) or (nearest(name, __all__) if not name.startswith("_") else "")
-    return f"module 'headrace' has no attribute {name!r}.{said}".rstrip(".")
+    hint = aliases.hint(name) or (nearest(name, __all__) if not name.startswith("_") else "")
+    return f"module 'headrace' has no attribute {name!r}.{hint}".rstrip(".")
 
 
 def __dir__() -> list[str]:

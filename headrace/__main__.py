@@ -1,4 +1,4 @@
-"""``python -m headrace`` is the command line."""
+"""Runs the command line as ``python -m headrace``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The functions that a user calls: train, resume, load."""
+"""Public functions to train, resume and load policies."""
 
 from __future__ import annotations
 
@@ -45,41 +45,41 @@ def train(
     """Train on an environment and return the policy; results are in its run directory.
 
     Args:
-        env: Gymnasium id, Env class or callable; or a whole :class:`Config`; left out with
-            ``tasks``, or with ``resume``, which then goes on with what the run has.
+        env: Gymnasium id, Env class or callable; or a complete :class:`Config`. Leave it out with
+            ``tasks``, or with ``resume`` to keep the run's environment.
         algo: ``hr.APPO()``, ``hr.PPO(...)`` …, an instance of a custom subclass of
             :class:`Hyperparameters`, or a name with default hyperparameters: ``"ppo"``,
             ``"module:Class"`` or ``"file.py:Class"``. APPO by default.
-        callbacks: called with every Result, and with the :class:`Trainer` (of several learners,
-            the :class:`LearnerGroup`) if they take two arguments, or one of the name ``trainer``;
-            one that returns False ends the run. Objects may have ``begin(trainer)`` and
-            ``end(trainer, summary)``, too, see :class:`~headrace.callbacks.Callback`.
+        callbacks: called with every Result, and with the :class:`Trainer` (with several learners,
+            the :class:`LearnerGroup`) if they take two arguments, or one named ``trainer``.
+            Training stops if a callback returns False. Objects may also have ``begin(trainer)``
+            and ``end(trainer, summary)``, see :class:`~headrace.callbacks.Callback`.
         quiet: print nothing.
-        **settings: fields of :class:`Config`. With ``resume``, what is not given stays as it is in
-            the run, see :func:`resume`.
+        **settings: fields of :class:`Config`. With ``resume``, other settings keep the run's
+            values, see :func:`resume`.
 
     Raises:
-        ConfigError: a setting is unknown or wrong; nothing was started.
+        ConfigError: a setting is unknown or invalid; no process was started.
     """
-    given: dict[str, Any] = dict(settings)
+    overrides: dict[str, Any] = dict(settings)
     algo = cast("Hyperparameters | None", instance(algo))
-    for name in given:
+    for name in overrides:
         if name not in {f.name for f in dataclasses.fields(Config)}:
             raise unknown_setting(name, algo)
     if algo is not None:
-        given["algo"] = algo
+        overrides["algo"] = algo
     if isinstance(env, Config):
-        tasks = given.get("tasks")
+        tasks = overrides.get("tasks")
         base = for_tasks(env, tasks) if tasks and isinstance(tasks, list | tuple) else env
-        return run(dataclasses.replace(base, **given), callbacks, quiet=quiet)
-    if env is not None and given.get("tasks"):
-        raise ConfigError(f"env={shown(env)} must be left out with tasks, which are in its place")
-    goes_on = given.get("resume") and not given.get("overwrite")
-    if env is not None or not (goes_on or given.get("tasks")):
-        given["env"] = env
-    if goes_on and given.get("run_dir") is not None:
-        return run(resume_config(**given), callbacks, quiet=quiet)
-    return run(Config(**given), callbacks, quiet=quiet)
+        return run(dataclasses.replace(base, **overrides), callbacks, quiet=quiet)
+    if env is not None and overrides.get("tasks"):
+        raise ConfigError(f"env={shown(env)} must be left out with tasks, which replace it")
+    goes_on = overrides.get("resume") and not overrides.get("overwrite")
+    if env is not None or not (goes_on or overrides.get("tasks")):
+        overrides["env"] = env
+    if goes_on and overrides.get("run_dir") is not None:
+        return run(resume_config(**overrides), callbacks, quiet=quiet)
+    return run(Config(**overrides), callbacks, quiet=quiet)
 
 
 @checked
@@ -92,8 +92,8 @@ def resume(
 ) -> AnyPolicy:
     """Continue a run from its latest checkpoint, with some settings replaced.
 
-    What changes is told in a line. The algorithm, the network, the environment's spaces, ``seed``,
-    ``scale_free``, ``optimizer`` and ``normalize_returns`` can't.
+    Changed settings are printed. The algorithm, the network, the environment's spaces, ``seed``,
+    ``scale_free``, ``optimizer`` and ``normalize_returns`` can't change.
 
     Args:
         trust: import the environment, wrappers, torso and algorithm that its ``config.json``
@@ -103,18 +103,18 @@ def resume(
             in ``hr.resume("runs/a", learning_rate=1e-5, total_steps=2_000_000)``.
 
     Raises:
-        ConfigError: a setting is unknown or wrong, or can't change.
-        CheckpointError: there is no checkpoint to continue from, or it is another algorithm's, or
-            names code and isn't yours.
+        ConfigError: a setting is unknown or invalid, or can't change.
+        CheckpointError: there is no checkpoint, it is from another algorithm, or it names code and
+            is not trusted.
     """
     return run(resume_config(run_dir, trust, **settings), callbacks, quiet=quiet)
 
 
 @checked
 def resume_config(run_dir: str | Path, trust: bool = False, **settings: Any) -> Config:
-    """The config that continues a run; see :func:`resume`.
+    """Return the config that continues a run; see :func:`resume`.
 
-    Under torchrun it has as many learners as torchrun started, unless ``num_learners`` is given.
+    Under torchrun it has as many learners as torchrun started, unless ``num_learners`` is set.
     """
     folder = checkpoint.find(run_dir)
     values = checkpoint.read_config(folder)
@@ -122,31 +122,31 @@ def resume_config(run_dir: str | Path, trust: bool = False, **settings: Any) -> 
         settings["algo"] = instance(settings["algo"])
     named = resolve_imports.settings(folder, values, trust, tuple(settings))
     saved = _saved_config(run_dir, settings.get("algo"), **named)
-    if met := torchrun_rendezvous():
-        settings = {"num_learners": met.size, **settings}
+    if rendezvous := torchrun_rendezvous():
+        settings = {"num_learners": rendezvous.size, **settings}
     config = replaced(saved, settings)
     check_resumed(saved, config)
     return config
 
 
-def _saved_config(run_dir: str | Path, given: Any = None, **named: Any) -> Config:
-    """The settings of a run's latest checkpoint, from which to continue.
+def _saved_config(run_dir: str | Path, algo: Any = None, **named: Any) -> Config:
+    """Return the settings of a run's latest checkpoint, set to resume.
 
     Args:
-        given: the algorithm to resume with, of the saved class; None: import it by its name.
-        named: what its names stand for.
+        algo: algorithm to resume with, of the saved class; None: import it by its name.
+        named: settings with resolved code.
 
     Raises:
         CheckpointError: the run was trained with another algorithm.
     """
     values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
-    if isinstance(given, Hyperparameters):
-        check_trained(run_dir, values["algo"]["name"], type(given))
-        functions = {n: getattr(given, n, None) for n, x in values["algo"].items()
+    if isinstance(algo, Hyperparameters):
+        check_trained(run_dir, values["algo"]["name"], type(algo))
+        functions = {n: getattr(algo, n, None) for n, x in values["algo"].items()
                      if isinstance(x, dict)}  # fmt: skip
-        named["algo"] = {**values["algo"], **functions, "name": type(given)}
-    known = {"resume": True, "overwrite": False, "init_from": None, "run_dir": str(run_dir)}
-    return from_json(values, **known, **named)
+        named["algo"] = {**values["algo"], **functions, "name": type(algo)}
+    overrides = {"resume": True, "overwrite": False, "init_from": None, "run_dir": str(run_dir)}
+    return from_json(values, **overrides, **named)
 
 
 def check_trained(run_dir: str | Path, name: str, kind: type[Hyperparameters]) -> None:
@@ -167,36 +167,37 @@ def load(
     policy: str | None = None,
     task: str | None = None,
 ) -> AnyPolicy:
-    """The policy of a run directory or checkpoint folder, ready for ``predict``.
+    """Load the policy of a run directory or checkpoint folder, ready for ``predict``.
 
     Args:
-        which: ``latest`` or ``best`` (by evaluated return of a run with ``eval_interval``, else by
-            training return at a checkpoint).
-        network: what it was trained with, if its own torso can't be imported by name.
-        trust: import an own torso that it names, though you haven't named it on this machine.
-        policy: which of several, by its name; None: all of them, as one that plays a whole game.
-        task: which of several that it was trained on, by its name: the policy takes what that task
-            shows, and gives what it does; None: it takes and gives what all of them have.
+        which: ``latest`` or ``best`` (by evaluated return in runs with ``eval_interval``, otherwise
+            by training return at a checkpoint).
+        network: network that it was trained with, if its custom torso can't be imported by name.
+        trust: import a custom torso that it names, even if you haven't named it on this machine.
+        policy: name of one of several policies; None: all of them, as one that plays a whole game.
+        task: name of one of several tasks: the policy then uses that task's spaces; None: the
+            unified spaces of all tasks.
 
     Raises:
-        ConfigError: there is no ``policy`` or ``task`` of this name.
-        CheckpointError: it is missing, corrupt or not headrace's, or names a torso and isn't yours.
+        ConfigError: there is no ``policy`` or ``task`` with this name.
+        CheckpointError: it is missing, corrupt or not from headrace, or names a torso and is not
+            trusted.
     """
     with library_defaults(), global_generators_kept():
-        found = checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
+        loaded = checkpoint.load_policy(checkpoint.find(run_dir, which), network, trust)
     if task is not None:
-        several = isinstance(found, Policy) and len(found.tasks) > 0
+        several = isinstance(loaded, Policy) and len(loaded.tasks) > 0
         require(several, "task", task, f"None: {run_dir} wasn't trained on several tasks")
-        assert isinstance(found, Policy)
-        found = one_task(found, task)
+        assert isinstance(loaded, Policy)
+        loaded = one_task(loaded, task)
     if policy is None:
-        return found
+        return loaded
     require(
-        isinstance(found, MultiPolicy), "policy", policy, f"None: {run_dir} holds one policy only"
+        isinstance(loaded, MultiPolicy), "policy", policy, f"None: {run_dir} has a single policy"
     )
-    assert isinstance(found, MultiPolicy)
-    found.roster.check(policy)
-    return found.policies[policy]
+    assert isinstance(loaded, MultiPolicy)
+    loaded.roster.check(policy)
+    return loaded.policies[policy]
 
 
 def run(
@@ -211,8 +212,8 @@ def run(
     Under torchrun every process calls this; only rank 0 reports and writes.
 
     Args:
-        started: when the run counts as started, on the clock of ``time.monotonic()``.
-        draw: its curves and its report at the end, which one run of many doesn't need.
+        started: start time of the run (``time.monotonic()``); None: now.
+        draw: draw curves and report at the end.
         quiet: print nothing.
     """
     config, group = join_torchrun(config)
@@ -221,7 +222,7 @@ def run(
     calls = CallbackList(callbacks if leads else (), report.say)
     if leads and config.resume and config.run_dir is not None:
         report.say(check_resumed(_saved_config(config.run_dir, config.algo), config))
-    with _way_on(config), report, _trainer(config, started, report, group) as trainer:
+    with _explain_lost_cluster(config), report, _trainer(config, started, report, group) as trainer:
         report.begin(trainer.config, trainer.run_dir)
         if hint := few_steps(trainer.config):
             report.say(hint)
@@ -232,7 +233,7 @@ def run(
                     trainer.stop()
             summary = calls.summary = trainer.finish(draw)
         policy = trainer.policy.to("cpu")
-        policy.compute_in("float32")  # as what load() returns
+        policy.compute_in("float32")  # like load()
         if leads and checkpoint.exists(trainer.run_dir):
             checkpoint.make_savable(policy, checkpoint.read_config(trainer.run_dir))
         if leads:
@@ -243,8 +244,8 @@ def run(
 
 
 @contextlib.contextmanager
-def _way_on(config: Config) -> Iterator[None]:
-    """Say how a run that was resumed goes on where its cluster is gone."""
+def _explain_lost_cluster(config: Config) -> Iterator[None]:
+    """Explain how to continue a resumed run whose cluster is gone."""
     try:
         yield
     except WorkerFailed as error:
@@ -253,15 +254,15 @@ def _way_on(config: Config) -> Iterator[None]:
         alone = [setting(name, "None") for name in ("cluster", "min_actors")
                  if getattr(config, name) is not None]  # fmt: skip
         raise WorkerFailed(
-            f"{error}; to continue without the cluster, give {' and '.join(alone)}; to continue on "
-            f"another one, give {setting('cluster', chr(39) + 'ray:ADDRESS' + chr(39))}"
+            f"{error}; to continue without the cluster, set {' and '.join(alone)}; to continue on "
+            f"another one, set {setting('cluster', chr(39) + 'ray:ADDRESS' + chr(39))}"
         ) from error
 
 
 def _trainer(
     config: Config, started: float | None, report: Report, group: Group | None
 ) -> Trainer | LearnerGroup:
-    """What trains: one learner in this process, or several in theirs."""
+    """Create a trainer in this process, or a group of several learners."""
     if group is not None or config.num_learners == 1:
         return Trainer(config, started, report.say, group)
     return LearnerGroup(config, started, report.say)

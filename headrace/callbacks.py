@@ -1,4 +1,4 @@
-"""What a run calls while it trains: functions of its results, or objects that see its end, too."""
+"""Calls user functions and objects with the results of a run."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from typing import Any, Protocol
 from headrace.errors import HeadraceError, require
 
 Call = Callable[..., bool | None]
-_PAUSE_S = 60.0  # after a failure of what a run can do without; doubles with each
+_PAUSE_S = 60.0  # pause after a failure of a dispensable callback; doubles each time
 
 
 class Callback(Protocol):
-    """What may be among ``callbacks``; a plain function is one that has neither begin nor end.
+    """Interface of ``callbacks``; a plain function lacks ``begin`` and ``end``.
 
-    What it raises ends the run, unless it has ``dispensable = True``, as trackers have: then its
-    first failure is told in a line, and results are kept from it for a minute, then two, then four.
+    Exceptions fail the run, unless it has ``dispensable = True``, like trackers: then its first
+    failure is printed, and it is skipped for one minute, then two, then four.
     """
 
     def begin(self, trainer: Any) -> None:
-        """Before the first result; ``trainer.config`` and ``trainer.run_dir`` are settled."""
+        """Called before the first result; ``trainer.config`` and ``trainer.run_dir`` are final."""
 
     def __call__(self, result: Any, trainer: Any) -> bool | None:
-        """With each result; one that returns False ends the run."""
+        """Called with each result; return False to stop training."""
 
     def end(self, trainer: Any, summary: dict[str, Any] | None) -> None:
-        """After the last one, once, with what ``summary.json`` holds; None if the run failed."""
+        """Called once at the end with the contents of ``summary.json``; None if the run failed."""
 
 
 class CallbackList:
-    """The callbacks of one run, in their order.
+    """Calls the callbacks of one run in order.
 
     Args:
-        notify: called with a line of text when a dispensable one fails.
+        notify: called with a line of text when a dispensable callback fails.
 
     Raises:
-        ConfigError: one can't be called.
+        ConfigError: a callback is not callable.
     """
 
     def __init__(self, callbacks: Iterable[Any], notify: Callable[[str], None] = print) -> None:
-        given = list(callbacks)
-        for one in given:
+        listed = list(callbacks)
+        for one in listed:
             require(callable(one), "callbacks", one, "functions, or objects with __call__")
         self._callbacks = [
             _OptionalCallback(one, notify) if getattr(one, "dispensable", False) else one
-            for one in given
+            for one in listed
         ]
         self._results = [_with_trainer(one) for one in self._callbacks]
-        self.summary: dict[str, Any] | None = None  # of a run that has ended well
+        self.summary: dict[str, Any] | None = None  # after a successful run
 
     @contextlib.contextmanager
     def around(self, trainer: Any) -> Iterator[None]:
-        """Begin all, and end those that have begun, in the opposite order, whatever happens."""
+        """Begin all callbacks, and end those that have begun, in reverse order, in any case."""
         with contextlib.ExitStack() as stack:
             for one in self._callbacks:
                 if hasattr(one, "begin"):
@@ -67,17 +67,17 @@ class CallbackList:
         callback.end(trainer, self.summary)
 
     def result(self, result: Any, trainer: Any) -> bool:
-        """Call all with a result; whether none wants the run to end."""
+        """Call all callbacks with a result; return False if one stops training."""
         return not [call for call in self._results if call(result, trainer) is False]
 
 
 class _OptionalCallback:
-    """A callback whose failures are told once, and cost the run nothing else."""
+    """A dispensable callback, whose failures are reported once and don't fail the run."""
 
     def __init__(self, callback: Any, notify: Callable[[str], None]) -> None:
         self._callback, self._notify = callback, notify
         self._call = _with_trainer(callback)
-        self._began, self._told = True, False
+        self._began, self._reported = True, False
         self._next_s, self._pause_s = 0.0, _PAUSE_S
 
     def begin(self, trainer: Any) -> None:
@@ -98,23 +98,24 @@ class _OptionalCallback:
             self._attempt(lambda: self._callback.end(trainer, summary))
 
     def _attempt(self, call: Callable[[], bool | None]) -> tuple[bool, bool | None]:
-        """Whether a call worked, and what it returned."""
+        """Call a function; return its success and its result."""
         try:
             return True, call()
-        except Exception as error:  # other people's packages raise what they like
-            if not self._told:
+        except Exception as error:  # foreign packages may raise anything
+            if not self._reported:
                 kind = "" if isinstance(error, HeadraceError) else f"{type(error).__name__}: "
-                what = kind + " ".join(str(error).split())[:300]
-                self._notify(f"{type(self._callback).__name__} failed, the run goes on: {what}")
-                self._told = True
+                message = kind + " ".join(str(error).split())[:300]
+                name = type(self._callback).__name__
+                self._notify(f"{name} failed, training continues: {message}")
+                self._reported = True
             return False, None
 
 
 def _with_trainer(callback: Call) -> Call:
-    """The callback as one that is called with a result and the trainer, whichever it takes."""
+    """Adapt a callback to a call with a result and the trainer."""
     try:
         parameters = inspect.signature(callback).parameters
-    except ValueError:  # some built-in functions have none
+    except ValueError:  # some built-in functions have no signature
         return lambda result, trainer: callback(result)
     if "trainer" in parameters and parameters["trainer"].kind is inspect.Parameter.KEYWORD_ONLY:
         return lambda result, trainer: callback(result, trainer=trainer)

@@ -1,4 +1,4 @@
-"""The errors that headrace raises on purpose: one clear sentence each."""
+"""Exceptions that headrace raises on purpose, and helpers for their messages."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _flags: ContextVar[bool] = ContextVar("_flags", default=False)  # the caller is 
 
 
 class HeadraceError(Exception):
-    """Base of all errors below."""
+    """Base class of headrace's errors."""
 
 
 class ConfigError(HeadraceError, ValueError):
-    """A setting is wrong; nothing was started."""
+    """A setting is invalid; no process was started."""
 
 
 class NoRoom(ConfigError):
-    """A run needs more memory or open files than are free here now; another time there may be."""
+    """A run needs more memory or open files than are currently free here."""
 
 
 class EnvironmentFault(HeadraceError, RuntimeError):
-    """An environment broke its contract (NaN, wrong shape)."""
+    """An environment violated its interface (NaN, wrong shape)."""
 
 
 class EnvironmentLost(EnvironmentFault):
-    """An environment raised, died or never answered; a fresh one may do better."""
+    """An environment raised, died or didn't answer; a new one may work."""
 
 
 class StacksChanged(EnvironmentFault):
@@ -35,7 +35,7 @@ class StacksChanged(EnvironmentFault):
 
 
 class ChangeFailed(EnvironmentFault):
-    """Environments don't support a change that a callback made, or raised while they applied it.
+    """An environment doesn't support a change from a callback, or raised while applying it.
 
     Args:
         change: id of the change.
@@ -51,35 +51,35 @@ class NonFinite(HeadraceError, ArithmeticError):
 
 
 class ActorFailed(HeadraceError, RuntimeError):
-    """An actor died more often than ``max_restarts`` allows, or never answered."""
+    """An actor died more often than ``max_restarts`` allows, or didn't answer."""
 
 
 class WorkerFailed(HeadraceError, RuntimeError):
-    """A worker of a cluster of environments never came up, or died once too often."""
+    """A worker of a ClusterEnv didn't start, or died too often."""
 
 
 class AgentFault(HeadraceError, RuntimeError):
-    """An agent that workers were given failed there; carries its traceback."""
+    """An agent raised in a ClusterEnv worker; includes its traceback."""
 
 
 class LearnerFailed(HeadraceError, RuntimeError):
-    """A learner of several never arrived, died, fell silent, or went its own way."""
+    """A learner of several didn't arrive, died, hung, or diverged from the others."""
 
 
 class LaunchFailed(HeadraceError, RuntimeError):
-    """What was to bring machines up refused, never answered, or lost them."""
+    """The system that starts machines refused, didn't answer, or lost them."""
 
 
 class OthersLost(LearnerFailed):
-    """What a learner says of others that it waits for; the reason is with them."""
+    """A learner lost other learners, which have the cause."""
 
 
 class CheckpointError(HeadraceError, RuntimeError):
-    """A run directory or checkpoint is missing, corrupt or of another kind."""
+    """A run directory or checkpoint is missing, corrupt or incompatible."""
 
 
 def on_one_line(error: BaseException) -> str:
-    """An error's class and text, without line breaks."""
+    """Format an error's class and text without line breaks."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -104,7 +104,7 @@ def setting(name: str, value: str = "True") -> str:
     flag = f"--{name.replace('_', '-')}"
     if value == "True":
         return flag
-    if value.startswith("{"):  # JSON, which a shell would take apart
+    if value.startswith("{"):  # JSON, quoted for the shell
         return f"{flag} '{value}'"
     return f"{flag} {value.removeprefix(chr(39)).removesuffix(chr(39))}"
 
@@ -115,7 +115,7 @@ def wrapper(name: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value on one line of at most 100 characters, whatever its own repr does."""
+    """Format a value on one line of at most 100 characters, even if its repr raises."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # an object may raise anything; an int of 5,000 digits does
@@ -124,24 +124,24 @@ def shown(value: object) -> str:
 
 
 def require(condition: bool, name: str, value: object, valid: str) -> None:
-    """Raise ConfigError naming the setting, its value and what is valid unless it holds."""
+    """Raise ConfigError with the setting, its value and the valid ones, unless it holds."""
     if not condition:
         raise ConfigError(f"{name}={shown(value)} must be {valid}")
 
 
-def require_choice(name: str, value: object, known: Iterable[str]) -> None:
-    """Raise ConfigError naming the setting, its value and the choices unless it is one of them."""
-    known = list(known)
-    if value not in known:
-        hint = nearest(str(value).lower(), known)
-        raise ConfigError(f"{name}={shown(value)} is unknown; choose {', '.join(known)}.{hint}")
+def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise ConfigError with the setting, its value and the choices, unless it is one of them."""
+    choices = list(choices)
+    if value not in choices:
+        hint = nearest(str(value).lower(), choices)
+        raise ConfigError(f"{name}={shown(value)} is unknown; choose {', '.join(choices)}.{hint}")
 
 
-def nearest(word: str, known: Iterable[str], count: int = 3, before: str = "") -> str:
-    """`` Did you mean …?`` with the closest known words, or an empty string.
+def nearest(word: str, words: Iterable[str], count: int = 3, before: str = "") -> str:
+    """Return `` Did you mean …?`` with the closest known words, or an empty string.
 
     Args:
-        before: what each of them is told with in front, and isn't compared.
+        before: prefix of each suggestion, which isn't compared.
     """
-    close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(words), n=count, cutoff=0.5)
     return f" Did you mean {', '.join(repr(before + one) for one in close)}?" if close else ""

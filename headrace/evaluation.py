@@ -1,4 +1,4 @@
-"""Play whole episodes with a policy and report their returns."""
+"""Plays whole episodes with a policy and reports their returns."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from headrace.types import Tree
 from headrace.validation import ranges
 from headrace.validation.fields import checked
 
-MAX_PARALLEL = 128  # environments of an evaluation
-_PATIENCE = 10  # times as many episodes of another agent, after which one that lacks some is left
+MAX_PARALLEL = 128  # environments per evaluation
+_PATIENCE = 10  # an agent is given up when another has had this many times its episodes
 
 
 @dataclass(frozen=True)
@@ -56,47 +56,47 @@ class Evaluation:
     max: float
     mean_length: float
     returns: tuple[float, ...] = ()
-    """Of each episode, in the order in which they ended."""
+    """Return of each episode, in the order in which they ended."""
     lengths: tuple[int, ...] = ()
-    """Steps of each, in the same order."""
+    """Steps of each episode, in the same order."""
     deterministic: bool = True
-    """Whether the most likely actions were played, instead of drawn ones."""
+    """True if the most likely actions were played, False if actions were sampled."""
     human_normalized: float | None = None
-    """The mean where 0 is a random player's and 1 a human's; of whole games of ALE, else None. Of
-    several tasks the mean of theirs, each capped at 1."""
+    """Mean return scaled to 0 for a random player and 1 for a human, for whole ALE games; None
+    otherwise. With several tasks the mean of theirs, each capped at 1."""
     tasks: dict[str, Evaluation] | None = None
-    """Of each of several tasks by its name; all else is over the episodes of all of them."""
+    """Evaluations of each of several tasks by name; other fields are over all episodes."""
     agents: dict[str, Evaluation] | None = None
-    """Of each agent that played, by its name; all else is over the episodes of all of them."""
+    """Evaluations of each agent that played, by name; other fields are over all episodes."""
     policies: dict[str, Evaluation] | None = None
-    """Of each of several policies by its name, over the episodes of its agents that played."""
+    """Evaluations of each of several policies by name, over the episodes of its agents."""
     metrics: dict[str, float] | None = None
-    """Means over the episodes of numbers in infos, by name."""
+    """Means over episodes of numbers in infos, by name."""
     others: dict[str, Evaluation] | None = None
     """Evaluations on the run's ``eval_envs``, by name. The other fields describe the run's own."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:
-        """What there is to say of at least one episode."""
+        """Summarize one or more episodes."""
         mean, std, least, most = (float(f(returns)) for f in (np.mean, np.std, np.min, np.max))
         each = tuple(returns), tuple(lengths)
         return Evaluation(len(returns), mean, std, least, most, float(np.mean(lengths)), *each)
 
     def named_metrics(self) -> dict[str, float]:
-        """The metrics by their names in files.
+        """Return the metrics by their names in files.
 
         Numbers in infos are ``eval/env/…``. Each of ``eval_envs`` has ``eval/NAME/mean``,
         ``eval/NAME/std`` and ``eval/NAME/env/…``.
         """
-        found = {f"eval/{PREFIX}{name}": value for name, value in (self.metrics or {}).items()}
+        metrics = {f"eval/{PREFIX}{name}": value for name, value in (self.metrics or {}).items()}
         for name, one in (self.others or {}).items():
-            found |= {f"eval/{name}/mean": one.mean, f"eval/{name}/std": one.std}
+            metrics |= {f"eval/{name}/mean": one.mean, f"eval/{name}/std": one.std}
             own = one.metrics or {}
-            found |= {f"eval/{name}/{PREFIX}{key}": value for key, value in own.items()}
-        return found
+            metrics |= {f"eval/{name}/{PREFIX}{key}": value for key, value in own.items()}
+        return metrics
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Format as one line of JSON."""
         return json.dumps(asdict(self))
 
 
@@ -118,16 +118,16 @@ def evaluate(
 ) -> Evaluation:
     """Play ``episodes`` episodes in parallel environments.
 
-    Every environment contributes the same number of episodes (give or take one), counted from its
-    start, so that short episodes are not favoured.
+    Every environment contributes equally many episodes, up to one, counted from its start, so that
+    short episodes are not favoured.
 
     Args:
         env, engine, env_kwargs: see ``headrace.envs.make_vec``; or the list of tasks of a run.
-        episodes: 1 or more; of several tasks, or a game's agents, so many of each. An agent that is
-            seldom there has fewer, and one that never was is missing: another's are 10 times as
-            many at most.
-        seed: of the environments, and of what is drawn; apart from training's by default.
-        deterministic: the most likely actions instead of drawn ones.
+        episodes: number of episodes, of each of several tasks or of a game's agents. Agents that
+            are rarely present have fewer, and absent ones none: no agent has more than 10 times
+            as many.
+        seed: seed of environments and sampled actions; differs from training by default.
+        deterministic: play the most likely actions; False: sample actions.
         on_step: called before each step of the environments.
         env_changes: changes to apply to the environments before they are reset.
         first_index: index of the first environment, see
@@ -135,8 +135,8 @@ def evaluate(
         info_metrics: numbers in infos to collect, as in the setting of a run.
 
     Raises:
-        ConfigError: the environment can't be made or has other spaces than the policy, or
-            ``episodes`` is no such number.
+        ConfigError: the environment can't be made or its spaces differ from the policy's, or
+            ``episodes`` is invalid.
         EnvironmentFault: the return of an episode is not finite.
     """
     if isinstance(env, list | tuple):
@@ -169,7 +169,7 @@ def evaluate(
         stack.enter_context(policy.still())
         one = policy.alike if isinstance(policy, MultiPolicy) else policy
         threads = min(torch.get_num_threads(), num_cores())
-        if quick(one.torso) is not None:  # threads would cost more than they bring
+        if quick(one.torso) is not None:  # threads would be slower
             threads = 1
         stack.enter_context(torch_threads(threads))
         stack.enter_context(drawing(seed, deterministic))
@@ -179,7 +179,7 @@ def evaluate(
         each = whole_episodes(moments, num_envs, episodes, on_step, max(1, len(agents)), metrics)
     values = {n.removeprefix(PREFIX): x for n, x in means_of(metrics.take()).items()}
     if not all(np.isfinite(returns).all() for returns, _ in each):
-        raise EnvironmentFault(f"{env_name(env)} gave an episode whose return isn't finite")
+        raise EnvironmentFault(f"{env_name(env)} returned an episode whose return is not finite")
     if agents:
         of_agents = {
             name: replace(
@@ -207,21 +207,22 @@ def whole_episodes(
     num_agents: int = 1,
     metrics: InfoMetrics | None = None,
 ) -> list[tuple[list[float], list[int]]]:
-    """Returns and lengths of so many episodes of each agent, in the order in which they end.
+    """Return returns and lengths of each agent's episodes, in the order in which they end.
 
-    Of an agent there are fewer where another of its environment ended ``_PATIENCE`` times as often.
+    An agent has fewer if another one of its environment ended ``_PATIENCE`` times as often.
 
     Args:
-        moments: of ``num_envs`` environments, whose agents give as many episodes, or one fewer.
+        moments: steps of ``num_envs`` environments, which contribute equally many episodes, up to
+            one.
         on_step: called before each step.
-        num_agents: of an environment, each a column.
+        num_agents: agents (columns) per environment.
         metrics: receives the infos of the episodes that count.
     """
     quota = np.full(num_envs, episodes // num_envs)
     quota[: episodes % num_envs] += 1
     most, ended = _PATIENCE * quota, np.zeros((num_envs, num_agents), int)
     quota = quota.repeat(num_agents)
-    found: list[tuple[list[float], list[int]]] = [([], []) for _ in range(num_agents)]
+    episodes_by_agent: list[tuple[list[float], list[int]]] = [([], []) for _ in range(num_agents)]
     total, length = np.zeros(len(quota)), np.zeros(len(quota), int)
     for _, reward, begins, ends, infos in moments:
         on_step()
@@ -231,7 +232,7 @@ def whole_episodes(
         if metrics is not None and (infos or metrics.every_step):
             metrics.note(infos, begins, ends, counted)
         for column in np.flatnonzero(counted).tolist():
-            returns, lengths = found[column % num_agents]
+            returns, lengths = episodes_by_agent[column % num_agents]
             returns.append(float(total[column]))
             lengths.append(int(length[column]))
         quota -= counted
@@ -240,14 +241,14 @@ def whole_episodes(
         total[ends], length[ends] = 0.0, 0
         if not quota.any():
             break
-    return found
+    return episodes_by_agent
 
 
-def _together(each: dict[str, Evaluation], **known: Any) -> Evaluation:
-    """Episodes of all tasks, or all agents, as one evaluation."""
+def _together(each: dict[str, Evaluation], **overrides: Any) -> Evaluation:
+    """Combine the episodes of all tasks or agents in one evaluation."""
     returns = [value for one in each.values() for value in one.returns]
     lengths = [value for one in each.values() for value in one.lengths]
-    return replace(Evaluation.of(returns, lengths), **{"metrics": _mean_metrics(each), **known})
+    return replace(Evaluation.of(returns, lengths), **{"metrics": _mean_metrics(each), **overrides})
 
 
 def _mean_metrics(each: dict[str, Evaluation]) -> dict[str, float] | None:
@@ -265,32 +266,32 @@ def _of_agent(values: dict[str, float], agent: str) -> dict[str, float] | None:
 
 
 def _by_policy(roster: PolicyMapping, of_agents: dict[str, Evaluation]) -> dict[str, Evaluation]:
-    """The episodes of each policy's agents; of those that never were there is nothing."""
-    found = {}
+    """Combine the episodes of each policy's agents; policies without episodes are missing."""
+    evaluations = {}
     for policy in roster.policies:
         own = {agent: of_agents[agent] for agent in roster.of(policy) if agent in of_agents}
         if own:
-            known = next(iter(own.values())).deterministic
-            found[policy] = _together(own, deterministic=known)
-    return found
+            deterministic = next(iter(own.values())).deterministic
+            evaluations[policy] = _together(own, deterministic=deterministic)
+    return evaluations
 
 
 class VectorStep(NamedTuple):
-    """What N environments show after a step, and what it brought; each ``[N, ...]``."""
+    """Observations, rewards and episode boundaries of N environments; each ``[N, ...]``."""
 
     obs: Tree
     reward: np.ndarray
     begins: np.ndarray
-    """Whose episode begins with this observation."""
+    """True where an episode begins with this observation."""
     ends: np.ndarray
-    """Whose episode ends with it; of those that begin, who isn't there."""
+    """True where an episode ends with it, or where a beginning agent is absent."""
     infos: dict[str, Any] = {}  # noqa: RUF012
     """Vectorised as in Gymnasium."""
 
 
 @contextlib.contextmanager
 def drawing(seed: int, deterministic: bool) -> Iterator[None]:
-    """Inside, actions are drawn by ``seed``, unless they are the most likely ones."""
+    """Sample actions with ``seed`` inside the block, unless ``deterministic``."""
     with torch.random.fork_rng([], enabled=not deterministic):
         if not deterministic:
             torch.manual_seed(seed)
@@ -300,7 +301,7 @@ def drawing(seed: int, deterministic: bool) -> Iterator[None]:
 def played(
     policy: AnyPolicy, envs: VectorEnv, seed: int, deterministic: bool = True
 ) -> Iterator[VectorStep]:
-    """Play for ever: a reset, then step by step."""
+    """Play endlessly: yield the reset, then each step."""
     if isinstance(envs, TurnBasedVector):
         yield from _in_turns(policy, envs, seed, deterministic)
         return
@@ -310,8 +311,8 @@ def played(
     while True:
         yield VectorStep(obs, reward, begins, ends, infos)
         mask = evaluated_mask(policy.inputs, infos, envs.num_envs)
-        given = {"action_mask": mask, "reward": reward}
-        action, state = policy.predict(obs, state, begins, deterministic, **given)
+        extra_inputs = {"action_mask": mask, "reward": reward}
+        action, state = policy.predict(obs, state, begins, deterministic, **extra_inputs)
         obs, reward, terminated, truncated, infos = envs.step(action)
         begins, ends = ends, terminated | truncated
 
@@ -319,7 +320,7 @@ def played(
 def _in_turns(
     policy: AnyPolicy, envs: TurnBasedVector, seed: int, deterministic: bool
 ) -> Iterator[VectorStep]:
-    """The same where agents move in turns: in a moment those who wait neither go on nor begin."""
+    """Play a turn-based game endlessly; waiting agents have neither a step nor a beginning."""
     obs, infos = envs.reset(seed=seed)
     count, everyone = envs.num_envs, np.arange(envs.num_envs)
     rows = everyone
@@ -329,8 +330,8 @@ def _in_turns(
     while True:
         yield VectorStep(obs, reward, begins, ends, infos)
         mine, state = (tree.map_leaves(lambda x, rows=rows: x[rows], x) for x in (obs, whole))
-        given = _shown(policy, infos, reward, rows)
-        action, state = policy.predict(mine, state, begins[rows], deterministic, **given)
+        extra_inputs = _shown(policy, infos, reward, rows)
+        action, state = policy.predict(mine, state, begins[rows], deterministic, **extra_inputs)
         tree.map_leaves(lambda to, x, rows=rows: to.__setitem__(rows, x), whole, state)
         envs.send(rows, action)
         rows = envs.receive()

@@ -48,7 +48,7 @@ class Points(ScheduleBase):
 
     @property
     def in_fractions(self) -> bool:
-        """Whether x counts fractions of the run."""
+        """True if x is a fraction of the run."""
         return self.points[-1][0] <= 1
 
     def samples(self) -> Iterable[float]:
@@ -71,12 +71,12 @@ class Function(ScheduleBase):
     def samples(self) -> Iterable[float]:
         return [self._value(1.0 - i / (_TRIED - 1)) for i in range(_TRIED)]
 
-    def _value(self, left: float) -> float:
+    def _value(self, remaining: float) -> float:
         try:
-            value = self.function(left)
+            value = self.function(remaining)
         except Exception as error:
             raise ConfigError(
-                f"{self.name}={self} is not a valid schedule: called with {left:g}, it raised "
+                f"{self.name}={self} is not a valid schedule: called with {remaining:g}, it raised "
                 f"{type(error).__name__}: {error}. It must return a number for each remaining "
                 "fraction of the run, from 1 (start) to 0 (end)"
             ) from error
@@ -114,19 +114,19 @@ def read(name: str, value: Any) -> Any:
     return Function(value, name) if callable(value) else value
 
 
-def _points(name: str, given: Any, pairs: Any) -> Points:
+def _points(name: str, value_set: Any, pairs: Any) -> Points:
     try:
         points = tuple((float(x), float(value)) for x, value in pairs)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{name}={shown(given)} must be points of x and value, {_AS_IN}"
+            f"{name}={shown(value_set)} must be points of x and value, {_AS_IN}"
         ) from None
     xs = [x for x, _ in points]
     if not all(math.isfinite(x) and x >= 0 for x in xs):
-        raise ConfigError(f"{name}={shown(given)} must have finite x of 0 or more, {_AS_IN}")
+        raise ConfigError(f"{name}={shown(value_set)} must have finite x of 0 or more, {_AS_IN}")
     if any(x >= after for x, after in itertools.pairwise(xs)):
         raise ConfigError(
-            f"{name}={shown(given)} must have increasing x, {_AS_IN} (nearest: "
+            f"{name}={shown(value_set)} must have increasing x, {_AS_IN} (nearest: "
             f"{Points(tuple(sorted(dict(points).items())))})"
         )
     return Points(points)
@@ -139,25 +139,25 @@ def _short(number: float) -> str:
 def adopt(settings: Any) -> None:
     """Convert points and functions in the float fields of a frozen dataclass to schedules."""
     for name in float_fields(type(settings)):
-        given = getattr(settings, name)
-        if type(given) is not float and (value := read(name, given)) is not given:
+        value_set = getattr(settings, name)
+        if type(value_set) is not float and (value := read(name, value_set)) is not value_set:
             object.__setattr__(settings, name, value)
 
 
 def of(settings: Any) -> dict[str, ScheduleBase]:
-    """The fields that are schedules, by name."""
+    """Return the fields that are schedules, by name."""
     return {
         name: value for name, value in vars(settings).items() if isinstance(value, ScheduleBase)
     }
 
 
 def highest(value: Any) -> Any:
-    """The highest value of a schedule, or the number itself."""
+    """Return the highest value of a schedule, or the number itself."""
     return max(value.samples()) if isinstance(value, ScheduleBase) else value
 
 
 def lowest(value: Any) -> Any:
-    """The lowest value of a schedule, or the number itself."""
+    """Return the lowest value of a schedule, or the number itself."""
     return min(value.samples()) if isinstance(value, ScheduleBase) else value
 
 
@@ -176,7 +176,7 @@ def with_values(settings: T, values: Mapping[str, float]) -> T:
 
 
 def shape(kind: str, env_steps: int, total_steps: int, warmup: float = 0.0) -> float:
-    """The factor by which a named schedule multiplies a value.
+    """Return the factor by which a named schedule multiplies a value.
 
     Args:
         kind: ``constant``; ``linear`` or ``cosine``, which fall to 0 at ``total_steps``;
@@ -184,11 +184,11 @@ def shape(kind: str, env_steps: int, total_steps: int, warmup: float = 0.0) -> f
             then fall.
         warmup: fraction of the run over which the factor rises.
     """
-    left = max(0.0, 1.0 - env_steps / total_steps)
+    remaining = max(0.0, 1.0 - env_steps / total_steps)
     if kind == "linear":
-        return left
+        return remaining
     rises, _, falls = kind.partition("_") if kind.startswith("warmup") else ("", "", kind)
-    done = 1.0 - left
+    done = 1.0 - remaining
     if rises and done < warmup:
         return _WARMUP_FROM + (1.0 - _WARMUP_FROM) * done / warmup
     done = (done - warmup) / (1.0 - warmup) if rises else done

@@ -1,4 +1,4 @@
-"""The structure that travels from actors to the learner, and the conventions it carries.
+"""Data structures passed from actors to the learner, and their conventions.
 
 Everything is time-major. ``reward[t]`` is the reward *for* ``action[t]``, which was taken in
 ``obs[t]`` and led to ``obs[t + 1]``. Environments are driven in Gymnasium's NEXT_STEP autoreset:
@@ -29,18 +29,18 @@ from headrace.ops import tree
 Tree: TypeAlias = Any  # Tensor | dict[str, Tree] | tuple[Tree, ...]
 Metrics: TypeAlias = dict[str, Tensor | float]  # SUMS over valid steps, 0-d
 Loss: TypeAlias = tuple[Tensor, Metrics]  # SUMS over valid steps, 0-d
-State: TypeAlias = dict[str, Any]  # what an algorithm keeps of its own, and checkpoints
-METRICS_BYTES = 2048  # room for what a gradient reports, as JSON
+State: TypeAlias = dict[str, Any]  # an algorithm's own state, saved in checkpoints
+METRICS_BYTES = 2048  # size of a gradient's metrics as JSON
 
 
 @dataclass
 class Rollout:
     """``T`` steps of ``B`` environments by one actor, under one version of the policy.
 
-    With shared inference of an asynchronous algorithm, under that version or newer ones.
+    With shared inference and an asynchronous algorithm, under that version or newer ones.
     """
 
-    obs: Tree  # [T+1, B, ...]  what the policy was given; the last row only bootstraps
+    obs: Tree  # [T+1, B, ...]  inputs of the policy; the last row only bootstraps
     first: Tensor  # [T+1, B] bool  obs[t] came from a reset
     action: Tree  # [T, B, ...]
     log_prob: Tensor  # [T, B] float32  under the behaviour policy
@@ -50,15 +50,15 @@ class Rollout:
     version: Tensor  # [B] int64  version of the behaviour policy
     episode_return: Tensor  # [T, B] float32  of the episode that ends with this step, else NaN
     episode_length: Tensor  # [T, B] float32  likewise
-    discounted_return: Tree = ()  # [T, B] float32  of the episode up to this step, if it is needed
-    metrics: Tree = ()  # [METRICS_BYTES] uint8  of the actor's own gradient: JSON, then blanks
-    env_id: Tree = ()  # [B] int64  which environments these are, where a caller has to know
-    extras: Tree = ()  # [T, B, ...]  whatever else the agent returned with its actions
+    discounted_return: Tree = ()  # [T, B] float32  of the episode so far, if needed
+    metrics: Tree = ()  # [METRICS_BYTES] uint8  of the actor's gradient: JSON, then spaces
+    env_id: Tree = ()  # [B] int64  ids of the environments, if a caller needs them
+    extras: Tree = ()  # [T, B, ...]  other outputs of the agent
 
 
 @dataclass
 class Batch:
-    """Learner-owned data of one optimiser step, ``B`` columns of ``T`` steps.
+    """Data of one optimiser step in learner-owned memory, ``B`` columns of ``T`` steps.
 
     ``obs`` and ``first`` have ``T + 1`` rows when the bootstrap row is needed and ``T`` when the
     targets are already in ``targets`` (PPO's minibatches, where ``T`` may be 1).
@@ -72,21 +72,21 @@ class Batch:
     terminated: Tensor  # [T, B] bool
     valid: Tensor  # [T, B] bool  false on fillers
     core: Tree  # [B, ...]
-    targets: dict[str, Tensor]  # [T, B, ...] each, what the algorithm computed beforehand
+    targets: dict[str, Tensor]  # [T, B, ...] each, precomputed by the algorithm
     discounted_return: Tree = ()  # [T, B] float32 or (), see Rollout
-    version: Tree = ()  # [B] int64  that acted, -1: not known; of a minibatch: its whole batch's
+    version: Tree = ()  # [B] int64  that acted, -1: unknown; in a minibatch: of the whole batch
 
     @property
     def num_steps(self) -> int:
-        """Rows times columns, fillers included."""
+        """Rows times columns, including fillers."""
         return self.valid.numel()
 
     def stream(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Reward, value ``[T+1, B]``, terminated, first: the order in which returns take them."""
+        """Return reward, value ``[T+1, B]``, terminated, first: the argument order of returns."""
         return self.reward, value, self.terminated, self.first
 
     def columns(self, index: slice | Tensor) -> Batch:
-        """The batch of these columns only (dimension 1; 0 of ``core`` and ``version``)."""
+        """Select columns (dimension 1; 0 of ``core`` and ``version``)."""
 
         def take(dim: int, x: Tensor) -> Tensor:
             if isinstance(index, Tensor):
@@ -96,7 +96,7 @@ class Batch:
         return map_columns(take, self)
 
     def cut(self, count: int) -> list[Batch]:
-        """``count`` groups of neighbouring columns, as even as can be; views."""
+        """Split into ``count`` groups of neighbouring columns of nearly equal size; views."""
 
         def parts(value: Tree, dim: int) -> Sequence[Tree]:
             if isinstance(value, dict):
@@ -112,10 +112,10 @@ class Batch:
 
 
 def map_columns(function: Callable[..., Tensor], *batches: Batch) -> Batch:
-    """The batch of ``function(dim, *leaves)`` for the leaves of batches of one structure.
+    """Build the batch of ``function(dim, *leaves)`` over the leaves of equal structures.
 
     Args:
-        function: gets the dimension in which the leaves have their columns, then the leaves.
+        function: called with the column dimension of the leaves, then the leaves.
 
     Raises:
         ValueError: the trees differ.
@@ -129,11 +129,11 @@ def map_columns(function: Callable[..., Tensor], *batches: Batch) -> Batch:
 
 
 class Clock:
-    """Seconds per phase. A phase that is entered inside another one stops the outer one's time."""
+    """Measures seconds per phase; an inner phase stops the time of the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.waits: list[float] = []  # seconds of each meeting
+        self.waits: list[float] = []  # seconds of each collective
         self._open: list[str] = []
         self._since = 0.0
 
@@ -150,7 +150,7 @@ class Clock:
 
     @contextmanager
     def meeting(self) -> Iterator[None]:
-        """The phase ``comm``, in which learners meet; its seconds are also one of the waits."""
+        """Measure a collective as phase ``comm``, and record its seconds as a wait."""
         start = time.perf_counter()
         with self.phase("comm"):
             yield
@@ -158,7 +158,7 @@ class Clock:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is done inside leaves no trace in any phase, nor among the waits."""
+        """Exclude the time spent inside from all phases and waits."""
         self._note()
         seconds, waits = self.take(), self.take_waits()
         try:
@@ -175,57 +175,57 @@ class Clock:
         self._since = now
 
     def take(self) -> dict[str, float]:
-        """The seconds of all phases since the last call."""
+        """Return the seconds of all phases since the last call."""
         seconds, self.seconds = self.seconds, {}
         return seconds
 
     def take_waits(self) -> list[float]:
-        """The seconds of each meeting since the last call."""
+        """Return the seconds of each collective since the last call."""
         waits, self.waits = self.waits, []
         return waits
 
 
 class Group(Protocol):
-    """The learners of a run, as one of them sees it."""
+    """The learners of a run, from the view of one of them."""
 
     @property
     def rank(self) -> int:
-        """Of this learner."""
+        """Rank of this learner."""
 
     @property
     def size(self) -> int:
-        """W, the number of learners."""
+        """Number of learners, W."""
 
     @property
     def local_rank(self) -> int:
-        """Of this learner among those of its machine."""
+        """Rank of this learner on its machine."""
 
-    clock: Clock  # times each sum and gather as a meeting; equally many for all
+    clock: Clock  # measures each sum and gather; equally many on all ranks
 
     def sum(self, values: Tensor) -> Tensor:
-        """``[n]`` summed over the learners, the same bits for all; may overwrite ``values``."""
+        """All-reduce ``[n]`` by summation, bitwise equal on all ranks; may overwrite ``values``."""
 
     def gather(self, values: Tensor) -> Tensor:
-        """``[n]`` of every learner, in the order of ranks: ``[W, n]``."""
+        """All-gather ``[n]`` in the order of ranks: ``[W, n]``."""
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Every learner's object on rank 0, in order; an empty list elsewhere."""
+        """Gather every learner's object on rank 0, in order; return an empty list elsewhere."""
 
     def broadcast(self, value: Any) -> Any:
-        """The object that rank 0 passed."""
+        """Return the object that rank 0 passed."""
 
     def note(self, number: int) -> None:
-        """Leave a number that the others can read without waiting."""
+        """Publish a number that other learners can read without waiting."""
 
     def notes(self) -> list[int]:
-        """The latest number that each learner left, by rank; -1 before the first."""
+        """Return the latest number of each learner by rank; -1 before the first."""
 
     def close(self) -> None:
         """Leave the group; safe to call twice."""
 
 
 class SingleLearner:
-    """The group of one learner: it hears what it says, and nobody reads its notes."""
+    """Group of a single learner, whose collectives return their arguments."""
 
     rank, size, local_rank = 0, 1, 0
 
@@ -245,17 +245,17 @@ class SingleLearner:
         return value
 
     def note(self, number: int) -> None:
-        """Nobody reads it."""
+        """Do nothing, because there are no other learners."""
 
     def notes(self) -> list[int]:
         return []
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing."""
 
 
 class ActorCritic(Protocol):
-    """What an algorithm needs to know of a policy; see ``headrace/nn``."""
+    """Interface of a policy for algorithms; see ``headrace/nn``."""
 
     @property
     def distribution(self) -> Any:
@@ -263,21 +263,21 @@ class ActorCritic(Protocol):
 
     @property
     def popart(self) -> Any:
-        """The :class:`~headrace.nn.popart.PopArt` behind the values, or None."""
+        """:class:`~headrace.nn.popart.PopArt` of the values, or None."""
 
     def __call__(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
-        """Distribution parameters ``[T, B, P]``, values ``[T, B]`` and the last core."""
+        """Return distribution parameters ``[T, B, P]``, values ``[T, B]`` and the last core."""
 
     def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
-        """Those values alone."""
+        """Return the values alone."""
 
 
 @runtime_checkable
 class PolicyProxy(Protocol):
-    """Stands in for a policy: batches pass it part by part."""
+    """A proxy of a policy, which receives batches part by part."""
 
     def of(self, policy: Any) -> ActorCritic:
-        """Another policy of the same network, which batches pass in the same way."""
+        """Wrap another policy of the same network in the same way."""
 
 
 Fresh = Callable[[], Batch]

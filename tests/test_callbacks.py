@@ -104,7 +104,7 @@ def test_a_tracker_that_fails_is_told_once_and_costs_nothing_else(fails_at, seen
     assert [what for _, what, _ in seen] == seen_then
     assert [what for _, what, _ in others] == ["begin", "result", "result", "result", "end"]
     assert others[-1][2] == {"sps": 1}
-    assert told == ["Tracker failed, the run goes on: RuntimeError: b failed"]
+    assert told == ["Tracker failed, training continues: RuntimeError: b failed"]
 
 
 def test_a_tracker_gets_results_again_when_its_pause_is_over(monkeypatch):

@@ -171,7 +171,7 @@ def test_what_a_replay_holds_cannot_change(setting):
     for algo in (hr.IMPALA(replay_fraction=0.5), hr.IMPALA(), hr.IMPACT()):
         before, after = (hr.Config("Env", algo, run_dir="a", **{setting: x}) for x in values)
         if isinstance(algo, hr.IMPALA) and algo.replay_fraction:
-            words = f"{setting}={values[1]!r} must be {values[0]!r}, as in a, .*: the saved replay"
+            words = f"{setting}={values[1]!r} must be {values[0]!r} to resume a.*: the saved replay"
             with pytest.raises(ConfigError, match=words):
                 check_resumed(before, after)
         else:

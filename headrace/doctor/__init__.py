@@ -1,1 +1,1 @@
-"""What is wrong with a run, in plain sentences: a table of rules over what the run logged."""
+"""Diagnoses problems of a run with a table of rules over its logged metrics."""

@@ -1,4 +1,4 @@
-"""Looking at a run: now, or again and again while it goes on."""
+"""Applies the rules to a run, once or repeatedly during training."""
 
 from __future__ import annotations
 
@@ -8,72 +8,72 @@ from typing import Any, NamedTuple
 from headrace.doctor.history import History
 from headrace.doctor.rules import RULES
 
-FEWEST_ROWS = 3  # with fewer lines nothing is said
-_AGAIN = 1.25  # so much longer a history is looked at again
-_MOST_ROWS = 2000  # that are kept while a run goes on; beyond, every other one
+FEWEST_ROWS = 3  # fewest results for a diagnosis
+_AGAIN = 1.25  # growth of the history between two examinations
+_MOST_ROWS = 2000  # rows kept during a run; beyond, every other one is dropped
 
 
 class Finding(NamedTuple):
-    """What is wrong with a run."""
+    """A problem of a run."""
 
-    name: str  # of the rule
-    text: str  # the sentence, with its figures
-    mends: str  # the setting that usually does
+    name: str  # name of the rule
+    text: str  # sentence with the metrics behind it
+    mends: str  # setting that usually fixes it
 
     @property
     def line(self) -> str:
-        """All of it."""
-        return f"{self.text}; what usually mends it: {self.mends}"
+        """Text and remedy."""
+        return f"{self.text}; usually fixed by: {self.mends}"
 
 
-def speaking(
+def triggered(
     rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], action_space: Any = None
 ) -> dict[str, str]:
-    """Of every rule that has one its sentence, symptoms among them; see :func:`examine`."""
+    """Return the sentences of all rules that apply, including symptoms; see :func:`examine`."""
     if len(rows) < FEWEST_ROWS:
         return {}
     history = History(rows, settings, action_space)
-    return {rule.name: text for rule in RULES if (text := rule.found(history)) is not None}
+    return {rule.name: text for rule in RULES if (text := rule.check(history)) is not None}
 
 
 def examine(
     rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], action_space: Any = None
 ) -> list[Finding]:
-    """What the rules find, causes before their symptoms, which are left out.
+    """Return the findings, causes first; symptoms of other findings are left out.
 
     Args:
         rows: lines of ``metrics.jsonl``, oldest first.
-        settings: by name, those of algorithm and network among them.
-        action_space: of the environment; None: not known.
+        settings: settings by name, including those of algorithm and network.
+        action_space: action space of the environment; None if unknown.
     """
-    found = speaking(rows, settings, action_space)
+    texts = triggered(rows, settings, action_space)
     return [
-        Finding(rule.name, found[rule.name], rule.remedy)
+        Finding(rule.name, texts[rule.name], rule.remedy)
         for rule in RULES
-        if rule.name in found and not found.keys() & set(rule.explained_by)
+        if rule.name in texts and not texts.keys() & set(rule.explained_by)
     ]
 
 
 class Doctor:
-    """Looks at a run while it goes on, rarely, and tells each finding once.
+    """Examines a run in progress at growing intervals, and reports each finding once.
 
     Args:
-        settings, action_space: as for :func:`examine`.
-        told: names of findings that were told before.
+        settings, action_space: see :func:`examine`.
+        reported: names of findings that were reported before.
 
     Attributes:
-        told: the names of all that were.
+        reported: names of all reported findings.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], action_space: Any = None, told: Iterable[str] = ()
+        self, settings: Mapping[str, Any], action_space: Any = None, reported: Iterable[str] = ()
     ) -> None:
         self._settings, self._action_space = settings, action_space
         self._rows: list[Mapping[str, Any]] = []
-        self.reported, self._num_rows, self._next = set(told), 0, 2.0 * FEWEST_ROWS
+        self.reported, self._num_rows, self._next = set(reported), 0, 2.0 * FEWEST_ROWS
 
     def note(self, row: Mapping[str, Any]) -> list[Finding]:
-        """Take a line in; what is found now and wasn't told before."""
+        """Add a line, and return new findings."""
         self._rows.append(row)
         self._num_rows += 1
         if len(self._rows) > _MOST_ROWS:
@@ -81,7 +81,7 @@ class Doctor:
         if self._num_rows < self._next:
             return []
         self._next = self._num_rows * _AGAIN
-        found = examine(self._rows, self._settings, self._action_space)
-        new = [one for one in found if one.name not in self.reported]
+        findings = examine(self._rows, self._settings, self._action_space)
+        new = [one for one in findings if one.name not in self.reported]
         self.reported |= {one.name for one in new}
         return new

@@ -1,4 +1,4 @@
-"""What a run has logged so far, as a rule looks at it."""
+"""Accesses a run's logged metrics and settings for the rules."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.spaces import walk
 
 Array = np.ndarray
 RETURN = "charts/episodic_return"
-_LASTING = 5  # results in a row
+_LASTING = 5  # consecutive results
 
 
 class History:
     """Columns over the lines of ``metrics.jsonl``, and the settings of their run.
 
     Args:
-        rows: the lines, oldest first; what a line lacks is NaN in its column.
-        settings: by name, those of algorithm and network among them.
-        action_space: of the environment; None: not known.
+        rows: lines, oldest first; missing values are NaN in their column.
+        settings: settings by name, including those of algorithm and network.
+        action_space: action space of the environment; None if unknown.
     """
 
     def __init__(
@@ -40,44 +40,44 @@ class History:
         return len(self._rows)
 
     def all(self, name: str) -> Array:
-        """A column ``[N]`` float64, NaN where a line lacks it."""
+        """Return a column ``[N]`` float64, NaN where a line lacks it."""
         if name not in self._columns:
             values = [row.get(name) for row in self._rows]
             self._columns[name] = np.array([math.nan if v is None else v for v in values], float)
         return self._columns[name]
 
     def known(self, name: str, late: bool = False) -> Array:
-        """The values of a column that are known; late: of the second half of the steps."""
+        """Return the finite values of a column; late: of the second half of the steps."""
         column = self.all(name)
         return column[np.isfinite(column) & (self._late if late else True)]
 
     def median(self, name: str) -> float:
-        """Over the second half of the steps so far; NaN if nothing is known there."""
+        """Return the median over the second half of the steps so far; NaN without values."""
         return _median(self.known(name, late=True))
 
     def lively(self, name: str) -> float:
-        """The same of results whose learning rate was above 0.3 of the run's own, if there are."""
+        """Return the median of later results with at least 0.3 of the initial learning rate."""
         rate = self.all("charts/learning_rate") > 0.3 * self.setting("learning_rate", 0.0)
         values = self.all(name)[rate] if rate.any() else self.all(name)
         values = values[np.isfinite(values)]
         return _median(values[len(values) // 2 :])
 
     def first(self, name: str) -> float:
-        """The first known value, or NaN."""
+        """Return the first finite value, or NaN."""
         values = self.known(name)
         return float(values[0]) if len(values) else math.nan
 
     def last(self, name: str) -> float:
-        """The latest known value, or NaN."""
+        """Return the latest finite value, or NaN."""
         values = self.known(name)
         return float(values[-1]) if len(values) else math.nan
 
     def start(self, name: str) -> float:
-        """The median of the first three known values, or NaN."""
+        """Return the median of the first three finite values, or NaN."""
         return _median(self.known(name)[:3])
 
     def best(self, name: str) -> float:
-        """The greatest that lasted: of the medians of five known values in a row, or of all."""
+        """Return the greatest median of five consecutive values, or the median of fewer."""
         values = self.known(name)
         if len(values) <= _LASTING:
             return _median(values)
@@ -85,7 +85,7 @@ class History:
         return float(np.median(rows, axis=1).max())
 
     def setting(self, name: str, default: float | str = math.nan) -> Any:
-        """A setting's value; ``default`` where there is none, or it is "auto" and no number."""
+        """Return a setting's value; ``default`` if it is missing or not a number."""
         value = self._settings.get(name)
         other = isinstance(value, str | dict) and not isinstance(default, str)  # schedules
         unknown = value is None or other
@@ -93,35 +93,35 @@ class History:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it began with what another run, or this one before, had learnt."""
+        """True if the run started from a trained policy."""
         return self.setting("resume", False) is True or bool(self.setting("init_from", ""))
 
     @property
     def agents(self) -> list[str]:
-        """The columns of the returns of a game's agents; what one wins another may lose."""
+        """Columns of the returns of a game's agents."""
         last = self._rows[-1] if self._rows else {}
         return [n for n in last if n.startswith("agents/") and n.endswith("/episodic_return")]
 
     @property
     def is_game(self) -> bool:
-        """Whether returns say little of what was learnt: the others learn, too."""
+        """True if opponents train as well, so that returns don't measure progress."""
         return bool(self.agents) or bool(self.setting("opponents", ""))
 
     @property
     def progress(self) -> float:
-        """Share of ``total_steps`` that is done."""
+        """Completed share of ``total_steps``."""
         total = self.setting("total_steps")
         return float(self.steps[-1] / total) if len(self.steps) and total else 0.0
 
     @property
     def optimiser_steps(self) -> float:
-        """So far; NaN where updates weren't logged."""
+        """Number of optimiser steps so far; NaN if updates weren't logged."""
         each = self.setting("epochs", 1) * self.setting("minibatches", 1)
         return self.last("charts/updates") * each
 
     @property
     def steps_without_end(self) -> float:
-        """Since the latest result before which an episode ended; 0 in older files with returns."""
+        """Steps since the latest result in which an episode ended."""
         counts = self.all("charts/episodes")
         if not len(counts) or math.isnan(counts[-1]):
             return 0.0 if len(self.known(RETURN)) else float(self.steps[-1])
@@ -131,7 +131,7 @@ class History:
 
     @property
     def episodes(self) -> float:
-        """How many have ended, in older files by steps and their latest length; NaN: not known."""
+        """Number of completed episodes, estimated in older files; NaN if unknown."""
         if len(self.known("charts/episodes")):
             return self.last("charts/episodes")
         length = self.last("charts/episodic_length")
@@ -143,7 +143,7 @@ def _median(values: Array) -> float:
 
 
 def _num_continuous(space: Any) -> float:
-    """Numbers in the continuous parts of an action; NaN where the space isn't known."""
+    """Count the numbers in the continuous parts of an action; NaN if the space is unknown."""
     if space is None:
         return math.nan
     boxes = [leaf for _, leaf in walk.leaves(space) if isinstance(leaf, Box)]
@@ -151,7 +151,7 @@ def _num_continuous(space: Any) -> float:
 
 
 def _max_entropy(space: Any) -> float | None:
-    """Nats of the uniform policy; None where a part of the actions is continuous."""
+    """Return the entropy of the uniform policy in nats; None with continuous actions."""
     if space is None:
         return None
     total = 0.0

@@ -1,4 +1,4 @@
-"""The table of rules: of each illness its name, who finds it, and the setting that mends it.
+"""The table of rules: name, check and remedy of each problem.
 
 Thresholds were chosen on other seeds than those that ``benchmarks/doctor.py`` reports (see
 docs/doctor.md).
@@ -17,27 +17,27 @@ TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'  # a wrapper
 
 
 class Rule(NamedTuple):
-    """One illness."""
+    """A problem, its check and its remedy."""
 
     name: str
-    found: Callable[[History], str | None]
-    mends: str  # the setting that usually does
-    explained_by: tuple[str, ...] = ()  # names of illnesses of which this one is a symptom
+    check: Callable[[History], str | None]
+    mends: str  # setting that usually fixes it
+    explained_by: tuple[str, ...] = ()  # names of problems that cause this one as a symptom
 
     @property
     def remedy(self) -> str:
-        """The setting, with wrappers written as a keyword or a flag."""
+        """Remedy, with wrappers written as a keyword or a flag."""
         return self.mends.replace(TIME_LIMIT, wrapper(TIME_LIMIT))
 
 
 RULES = (
     Rule("environment-slow", work.environment_slow,
-         "more actors or envs_per_actor; engine=async or threads where it waits"),
+         "more actors or envs_per_actor; engine=async or threads if it waits for I/O"),
     Rule("endless-episodes", work.endless_episodes,
          f"a time limit: {TIME_LIMIT}"),
     Rule("flat-returns", learning.flat_returns,
          "a denser reward in a wrapper, or more entropy_coef"),
-    Rule("actors-die", work.actors_die, "the environment's own error, which the terminal showed"),
+    Rule("actors-die", work.actors_die, "fixing the environment's error, shown on the terminal"),
     Rule("standstill", learning.standstill, "a larger learning_rate, or more epochs",
          ("clip-fraction", "entropy-collapsed")),
     Rule("kl-high", learning.kl_high, "a smaller learning_rate, or fewer epochs"),
@@ -58,7 +58,7 @@ RULES = (
     Rule("return-lost", learning.return_lost, "a smaller learning_rate, or lr_schedule=linear",
          ("kl-high", "entropy-collapsed")),
     Rule("evaluation-far", learning.evaluation_far,
-         "eval_deterministic=False, if the policy that acts by chance is the better one"),
+         "eval_deterministic=False, if sampled actions perform better"),
     Rule("rollouts-dropped", work.rollouts_dropped,
          "a larger max_lag or batch_size, or max_policy_lag=None"),
     Rule("learner-idle", work.learner_idle, "more num_actors or envs_per_actor",
@@ -67,4 +67,4 @@ RULES = (
          "fewer num_actors, or more learner_threads or num_learners"),
     Rule("learners-uneven", work.learners_uneven, "preempt_fraction, or cores_per_learner"),
 )  # fmt: skip
-"""Where several are found, the first is told first: it may be the cause of the others."""
+"""Findings are reported in this order: earlier ones may cause later ones."""

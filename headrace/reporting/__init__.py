@@ -1,1 +1,1 @@
-"""A run, or several, as one page: ``report.html``, and the same while it goes on."""
+"""Reports of one or several runs as an HTML page, also live during training."""

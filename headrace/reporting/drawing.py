@@ -1,4 +1,4 @@
-"""A panel as SVG: drawn by Matplotlib, coloured by the page, which may be light or dark."""
+"""Draws panels as SVG with Matplotlib; the page sets the colours, light or dark."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 from headrace.reporting.panels import Panel
 
-# Colours that the page replaces by its own: text, grid and curves.
+# Placeholder colours that the page replaces: text, grid and curves.
 _TEXT, _GRID = "#0a0b0c", "#0d0e0f"
 COLOURS = 8
 _CURVES = [f"#0000f{i}" for i in range(COLOURS)]
-_SIZE = (4.6, 2.5)  # inches of 72 units
+_SIZE = (4.6, 2.5)  # inches, 72 units each
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1, 2)), (0, (8, 3)))
 
 
 def drawn(panels: Sequence[Panel], groups: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of each panel its SVG, and where its axes are in it, for the pointer.
+    """Draw each panel as SVG, with the position of its axes for the pointer.
 
-    One figure takes all of them, one after the other: axes cost more than what is drawn in them.
+    All panels reuse one figure, because creating axes is slower than drawing in them.
 
     Args:
-        groups: how many there are: a colour is a group's, or of one group a metric's.
+        groups: number of groups. Colours mark groups, or metrics if there is one group.
     """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def drawn(panels: Sequence[Panel], groups: int) -> Iterator[tuple[str, dict[str,
 
 
 def _svg(axes: Any, panel: Panel, groups: int) -> tuple[str, dict[str, Any]]:
-    for artist in [*axes.lines, *axes.collections]:  # of the panel before
+    for artist in [*axes.lines, *axes.collections]:  # of the previous panel
         artist.remove()
     axes.autoscale()
     axes.relim()
@@ -72,7 +72,7 @@ def _style(number: int) -> AbstractContextManager[None]:
 
 
 def colour_of(group: int, at: int, groups: int) -> int:
-    """Number of a line's colour."""
+    """Return the number of a line's colour."""
     return (group if groups > 1 else at) % COLOURS
 
 
@@ -94,7 +94,7 @@ def _curves(axes: Any, panel: Panel, groups: int) -> None:
 
 
 def short(value: float) -> str:
-    """A number of at most four figures: 1.5M, 0.02."""
+    """Format a number with at most four digits: 1.5M, 0.02."""
     size = abs(value)
     if not math.isfinite(size):
         return str(value)
@@ -108,12 +108,12 @@ def short(value: float) -> str:
 
 
 def _cleaned(svg: str, title: str) -> str:
-    """The element alone, in the page's colours and font, without names that panels share."""
+    """Reduce an SVG to its element, with the page's colours and font and without shared ids."""
     svg = svg[svg.index("<svg ") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
-    kept = set(re.findall(r"#([\w-]+)[\")]", svg))
-    svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in kept else "", svg)
+    referenced = set(re.findall(r"#([\w-]+)[\")]", svg))
+    svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in referenced else "", svg)
     svg = re.sub(r"font: [^;\"]*;?|font-family: [^;\"]*;?", "font-size: 9px;", svg)
     for text, colour in _colours():
         svg = svg.replace(text, colour)
@@ -122,7 +122,7 @@ def _cleaned(svg: str, title: str) -> str:
 
 
 def title_text(title: str) -> str:
-    """For an attribute."""
+    """Escape text for an attribute."""
     for mark, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         title = title.replace(mark, name)
     return title

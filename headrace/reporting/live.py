@@ -1,9 +1,9 @@
-"""A run's report while it goes on, for a browser on this machine.
+"""Serves a run's report during training to a browser on this machine.
 
-browser ──GET /?token=…──► server (127.0.0.1) ──► run directory, read anew once a file has changed
+browser ──GET /?token=…──► server (127.0.0.1) ──► run directory, read again if a file has changed
 
-Nobody else gets in: the server listens on the loopback interface only, the address holds a secret,
-and a request that names another host, as a page elsewhere can make a browser send, is refused.
+Access is restricted: the server only listens on the loopback interface, the address contains a
+secret, and requests that name another host (DNS rebinding) are rejected.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from headrace.rundir.curves import read_run
 
 _HOST = "127.0.0.1"
 _FILES = ("metrics.jsonl", "evaluations.jsonl", "warnings.jsonl", "summary.json", "config.json")
-REST = 10.0  # times as long as the last drawing took nothing is drawn
-_REQUEST_S = 10.0  # in which a browser has to ask
+REST = 10.0  # pause between two drawings, relative to the duration of the last one
+_REQUEST_S = 10.0  # timeout of a request
 _HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
@@ -39,12 +39,12 @@ class Live:
     """Serves a run's report until :meth:`close`.
 
     Args:
-        run_dir: of a run that has logged something.
-        refresh_s: how often the page asks for itself anew.
-        port: to listen on; 0: any that is free.
+        run_dir: directory of a run that has logged results.
+        refresh_s: seconds between reloads of the page.
+        port: port to listen on; 0: any free port.
 
     Raises:
-        ConfigError: the port can't be had.
+        ConfigError: the port is not available.
     """
 
     def __init__(self, run_dir: Path, refresh_s: float = 2.0, port: int = 0) -> None:
@@ -56,7 +56,7 @@ class Live:
         try:
             self._server = ThreadingHTTPServer((_HOST, port), _handler(self._answer))
         except (OSError, OverflowError) as error:
-            raise ConfigError(f"port={port} can't be listened on ({error}): try port=0") from error
+            raise ConfigError(f"port={port} is not available ({error}): try port=0") from error
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
@@ -66,7 +66,7 @@ class Live:
 
     @property
     def url(self) -> str:
-        """With the secret: who has it may look."""
+        """Address with the secret, which grants access."""
         return f"http://{_HOST}:{self.port}/?token={self._token}"
 
     def close(self) -> None:
@@ -76,11 +76,11 @@ class Live:
         self._thread.join(_REQUEST_S)
 
     def _answer(self, target: str, host: str) -> tuple[HTTPStatus, str]:
-        """What a request gets."""
+        """Return the response to a request."""
         names = {f"{name}:{self.port}" for name in (_HOST, "localhost")}
         parts = urlsplit(target)
-        given = parse_qs(parts.query).get("token", [""])[0]
-        if host not in names or not hmac.compare_digest(given.encode(), self._token.encode()):
+        token = parse_qs(parts.query).get("token", [""])[0]
+        if host not in names or not hmac.compare_digest(token.encode(), self._token.encode()):
             return HTTPStatus.FORBIDDEN, "Open the address that headrace watch printed."
         if parts.path != "/":
             return HTTPStatus.NOT_FOUND, "There is one page, at /."
@@ -90,16 +90,16 @@ class Live:
             return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
 
     def _page(self) -> str:
-        """The page, drawn anew if a file has changed, in at most a tenth of the time."""
+        """Return the page, drawn again if a file has changed, in at most a tenth of the time."""
         with self._drawing:
             paths = [self._run_dir / name for name in _FILES]
             states = [path.stat() for path in paths if path.exists()]
-            seen = tuple((state.st_mtime_ns, state.st_size) for state in states)
+            current_state = tuple((state.st_mtime_ns, state.st_size) for state in states)
             began = time.monotonic()
-            if seen != self._seen and began >= self._rests_until:
+            if current_state != self._seen and began >= self._rests_until:
                 run = read_run(self._run_dir)
                 self._text = page([run], self._run_dir / NAME, refresh_s=self._refresh_s)
-                self._seen, ended = seen, time.monotonic()
+                self._seen, ended = current_state, time.monotonic()
                 self._rests_until = ended + REST * (ended - began)
             return self._text
 
@@ -107,7 +107,7 @@ class Live:
 def _handler(
     answer: Callable[[str, str], tuple[HTTPStatus, str]],
 ) -> type[BaseHTTPRequestHandler]:
-    """Who takes requests, and lets ``answer`` say what they get."""
+    """Create the request handler that responds with the result of ``answer``."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_S
@@ -123,6 +123,6 @@ def _handler(
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: the secret would be in it."""
+            """Log nothing, because the secret would be in the log."""
 
     return Handler

@@ -1,7 +1,7 @@
-"""One HTML file of one or several runs, which needs no network and starts nothing.
+"""Renders one or several runs as an HTML file that needs no network.
 
-Whatever a run is called, and whatever its settings hold, is text in it: the template escapes all
-of it, and the page's policy lets no script run but its own.
+Names and settings of runs are plain text in it: the template escapes them, and the page's content
+security policy only allows its own script.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.reporting.drawing import colour_of, drawn
-from headrace.reporting.facts import about, films, machines, settings_table
+from headrace.reporting.facts import about, machines, settings_table, videos
 from headrace.reporting.panels import Interval, Panel, panels
 from headrace.rundir.atomic_files import checkpoint_errors, replace_text
 from headrace.rundir.curves import RunCurves, by_settings, read_run
@@ -31,19 +31,19 @@ def write(
 ) -> Path:  # fmt: skip
     """Write the report of one or more runs, and return its path.
 
-    Runs that differ in their seed only are one curve.
+    Runs that differ only in their seed are one curve.
 
     Args:
-        output: the file; ``report.html`` in the first run by default.
-        interval: of several runs' values; None: their mean is drawn without one.
+        output: path of the file; None: ``report.html`` in the first run.
+        interval: interval of several runs' values; None: only their mean.
         notes: sentences at the top.
 
     Raises:
-        CheckpointError: a directory holds no metrics, or the file can't be written.
-        ConfigError: no runs.
+        CheckpointError: a directory has no metrics, or the file can't be written.
+        ConfigError: no run directories are named.
     """
     if not run_dirs:
-        raise ConfigError("report needs a run directory, or several: headrace report runs/one")
+        raise ConfigError("report needs one or more run directories: headrace report runs/one")
     paths = list(dict.fromkeys(run_dirs))
     file = output or paths[0] / NAME
     text = page([read_run(path) for path in paths], file, interval, notes)
@@ -60,11 +60,11 @@ def page(
     notes: Sequence[str] = (),
     refresh_s: float | None = None,
 ) -> str:
-    """The text of the page.
+    """Render the text of the page.
 
     Args:
-        output: where it will lie, from which it links to films that are too large to be in it.
-        refresh_s: how often it asks for itself anew, which needs a server; None: never.
+        output: path of the page, for links to videos that are too large to embed.
+        refresh_s: seconds between reloads, which need a server; None: never.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -72,10 +72,10 @@ def page(
     groups = by_settings(runs)
     number = {id(run): i for i, group in enumerate(groups.values()) for run in group}
     several = any(len(group) > 1 for group in groups.values())
-    found, empty = panels(groups, interval)
-    pictures = drawn(found, len(groups))
-    shown = [_shown(panel, *picture) for panel, picture in zip(found, pictures, strict=True)]
-    script, known = _file("page.js"), [about(run) for run in runs]
+    panel_list, empty = panels(groups, interval)
+    pictures = drawn(panel_list, len(groups))
+    shown = [_shown(panel, *picture) for panel, picture in zip(panel_list, pictures, strict=True)]
+    script, overviews = _file("page.js"), [about(run) for run in runs]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.from_string(_file("page.html")).render(
@@ -87,18 +87,18 @@ def page(
         script_hash=digest,
         style=Markup(_file("page.css")),
         notes=notes,
-        runs=known,
-        figures=list(dict.fromkeys(name for one in known for name in one["figures"])),
+        runs=overviews,
+        figures=list(dict.fromkeys(name for one in overviews for name in one["figures"])),
         colours=[colour_of(number[id(run)], 0, len(groups) + 1) for run in runs],
         groups=[(name, len(group)) for name, group in groups.items()],
         about_bands=_bands(several, interval),
         panels=[one | {"svg": Markup(one["svg"])} for one in shown],
         data=[
             panel.values() | {"box": one["where"]["box"], "xlim": one["where"]["x"]}
-            for panel, one in zip(found, shown, strict=True)
+            for panel, one in zip(panel_list, shown, strict=True)
         ],
         empty=empty,
-        films=films(runs, output),
+        videos=videos(runs, output),
         settings=settings_table(runs),
         machines=machines(runs),
     )
@@ -114,15 +114,15 @@ def _bands(several: bool, interval: Interval | None) -> str:
     if not several:
         return ""
     if interval is None:
-        return "Runs that differ in their seed only are one curve, their mean."
+        return "Runs that differ only in their seed are one curve, their mean."
     return (
-        "Runs that differ in their seed only are one curve: the interquartile mean over them, and "
-        "its 95% bootstrap interval."
+        "Runs that differ only in their seed are one curve: their interquartile mean and its 95% "
+        "bootstrap interval."
     )
 
 
 def _shown(panel: Panel, svg: str, where: dict[str, Any]) -> dict[str, Any]:
-    """What the template needs of a panel."""
+    """Return the template variables of a panel."""
     keys = {line.at: {"at": line.at, "label": line.label.rsplit(": ", 1)[-1]}
             for line in panel.lines}  # fmt: skip
     level = "" if panel.level is None else f"{panel.level_name}={panel.level:g}"

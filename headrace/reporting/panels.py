@@ -1,8 +1,8 @@
-"""What a report draws: panels of curves, from what run directories hold.
+"""Builds the panels of a report from the curves in run directories.
 
-Every point of a single run is a line of ``metrics.jsonl`` or ``evaluations.jsonl``, unchanged; of
-long runs those are left out that no screen could show. Several runs that differ in their seed only
-are one curve, an estimate over runs with its interval.
+Every point of a single run is an unchanged line of ``metrics.jsonl`` or ``evaluations.jsonl``; long
+runs are thinned to screen resolution. Runs that differ only in their seed are one curve, an
+estimate over runs with its interval.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.rundir.curves import Curve, Interval, RunCurves, custom_metrics, e
 
 Array: TypeAlias = np.ndarray
 
-MOST_POINTS = 400  # of a curve
+MOST_POINTS = 400  # per curve
 
 
 class Shown(NamedTuple):
@@ -27,19 +27,19 @@ class Shown(NamedTuple):
     metric: str  # its name in the file
     label: str
     dashed: bool = False
-    evaluated: bool = False  # it is in evaluations.jsonl
+    evaluated: bool = False  # read from evaluations.jsonl
     factor: float = 1.0
 
 
 class Kind(NamedTuple):
-    """A panel, whatever the runs."""
+    """Definition of a panel, independent of runs."""
 
     title: str
     unit: str
     shown: tuple[Shown, ...]
-    level: str = ""  # a setting that is drawn as a line
-    share: bool = False  # from 0 to 1
-    about: str = ""  # what to look for
+    level: str = ""  # setting drawn as a horizontal line
+    share: bool = False  # range from 0 to 1
+    about: str = ""  # hint for the reader
 
 
 KINDS = (
@@ -49,42 +49,42 @@ KINDS = (
     Kind("Episode length", "steps", (Shown("charts/episodic_length", "length"),)),
     Kind("Speed", "steps/s", (Shown("charts/SPS", "environment steps per second"),)),
     Kind("Explained variance", "share", (
-        Shown("losses/explained_variance", "of the values' targets"),),
-        about="1: values predict returns; 0 or less: they say nothing."),
+        Shown("losses/explained_variance", "of value targets"),),
+        about="1: values predict returns; 0 or less: values are useless."),
     Kind("Value loss", "loss", (Shown("losses/value_loss", "value loss"),)),
     Kind("Policy loss", "loss", (Shown("losses/policy_loss", "policy loss"),)),
     Kind("Entropy", "nats", (Shown("losses/entropy", "entropy"),),
-         about="Falls as the policy becomes sure; at once is too early."),
+         about="Falls as the policy becomes deterministic; an immediate drop is too early."),
     Kind("KL", "nats", (
         Shown("losses/approx_kl", "behaviour to current policy"),
         Shown("losses/target_kl", "target to current policy", True)),
         about="How far an update moves the policy: 0.001 to 0.05 is usual."),
-    Kind("Clip fraction", "share", (Shown("losses/clipfrac", "ratios that are clipped"),),
+    Kind("Clip fraction", "share", (Shown("losses/clipfrac", "clipped ratios"),),
          level="clip", about="5% to 30% is usual."),
-    Kind("Gradient norm", "norm", (Shown("losses/grad_norm", "before it is clipped"),),
+    Kind("Gradient norm", "norm", (Shown("losses/grad_norm", "before clipping"),),
          level="max_grad_norm"),
     Kind("Learning rate", "rate", (Shown("charts/learning_rate", "learning rate"),)),
-    Kind("Lag", "updates", (
+    Kind("Policy lag", "updates", (
         Shown("lag/mean", "mean"), Shown("lag/max", "greatest", True)),
-        about="Updates between acting and learning."),
-    Kind("Lag in optimiser steps", "steps", (
+        about="Updates between acting and training."),
+    Kind("Policy lag in optimiser steps", "steps", (
         Shown("lag/steps", "mean"), Shown("lag/steps_max", "greatest", True))),
-    Kind("Who was busy", "share", (
+    Kind("Utilisation", "share", (
         Shown("utilisation/learner", "learner"), Shown("utilisation/actor", "actors", True),
         Shown("utilisation/environment", "environments in acting", True)), share=True,
-        about="Who is not busy waits for the other."),
-    Kind("The learner's seconds", "s between results", (
+        about="The side with low utilisation waits for the other."),
+    Kind("Learner time", "s between results", (
         Shown("time/learn", "computing"), Shown("time/wait", "waiting for rollouts", True),
-        Shown("time/sync", "waiting for others", True), Shown("time/comm", "exchanging", True),
+        Shown("time/sync", "waiting for others", True), Shown("time/comm", "all-reduce", True),
         Shown("time/publish", "publishing", True))),
-    Kind("Rollouts waiting", "rollouts", (Shown("queue/depth", "behind the batch"),)),
+    Kind("Rollouts waiting", "rollouts", (Shown("queue/depth", "after taking a batch"),)),
     Kind("Rollouts lost", "rollouts", (
-        Shown("lag/dropped", "dropped, too old"),
-        Shown("queue/lost", "with actors that died", True))),
+        Shown("lag/dropped", "dropped as stale"),
+        Shown("queue/lost", "lost with dead actors", True))),
     Kind("Memory", "GB", (
         Shown("memory/learner_bytes", "learner's process", factor=1e-9),
         Shown("memory/free_bytes", "free on the machine", True, factor=1e-9))),
-    Kind("Weights fetched", "nats", (Shown("sync/divergence", "KL that actors were told"),)),
+    Kind("Policy divergence", "nats", (Shown("sync/divergence", "KL reported to actors"),)),
 )  # fmt: skip
 
 
@@ -101,12 +101,12 @@ class Line:
     low: list[float]
     high: list[float]
     metric: str
-    points: bool = False  # few: they are marked
+    points: bool = False  # draw markers
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that are drawn together, over environment steps."""
+    """Curves drawn together, over environment steps."""
 
     title: str
     unit: str
@@ -117,34 +117,35 @@ class Panel:
     lines: list[Line]
 
     def values(self) -> dict[str, Any]:
-        """What the page holds for its pointer, and for whoever checks it."""
-        known = [
+        """Return the curves as data for the page's pointer and for checks."""
+        lines = [
             {"label": one.label, "metric": one.metric, "group": one.group, "x": one.x, "y": one.y}
             | ({"low": one.low, "high": one.high} if one.low else {})
             for one in self.lines
         ]
-        return {"title": self.title, "unit": self.unit, "lines": known}
+        return {"title": self.title, "unit": self.unit, "lines": lines}
 
 
 def panels(
     groups: Mapping[str, Sequence[RunCurves]], interval: Interval | None
 ) -> tuple[list[Panel], list[str]]:
-    """All panels that these runs have values for, and the titles of those that are 0 throughout.
+    """Build all panels with values, and list the titles of panels that are 0 throughout.
 
     Args:
-        groups: runs that differ in their seed only, by name.
-        interval: of several runs' values; None: their mean is drawn without one.
+        groups: runs that differ only in their seed, by name.
+        interval: interval of several runs' values; None: only their mean.
     """
     pending: list[tuple[Line, Array]] = []
-    found = [panel for kind in _kinds(groups) if (panel := _panel(kind, groups, pending)).lines]
+    all_panels = (_panel(kind, groups, pending) for kind in _kinds(groups))
+    with_lines = [panel for panel in all_panels if panel.lines]
     if interval is not None:
         _estimate(pending, interval)
-    empty = [panel for panel in found if not any(any(line.y) for line in panel.lines)]
-    return [panel for panel in found if panel not in empty], [panel.title for panel in empty]
+    empty = [panel for panel in with_lines if not any(any(line.y) for line in panel.lines)]
+    return [panel for panel in with_lines if panel not in empty], [panel.title for panel in empty]
 
 
 def _kinds(groups: Mapping[str, Sequence[RunCurves]]) -> Iterator[Kind]:
-    """The table, and panels for the return of each of several tasks and for custom metrics."""
+    """Yield the table of panels, and panels for several tasks and custom metrics."""
     tasks: dict[str, None] = {}
     for runs in groups.values():
         for run in runs:
@@ -164,7 +165,7 @@ def _kinds(groups: Mapping[str, Sequence[RunCurves]]) -> Iterator[Kind]:
 
 
 def _estimate(pending: Sequence[tuple[Line, Array]], interval: Interval) -> None:
-    """Give lines of several runs their intervals, all of as many runs at once: that is faster."""
+    """Compute the intervals of lines of several runs, together for speed."""
     for count in {len(values) for _, values in pending}:
         those = [(line, values) for line, values in pending if len(values) == count]
         ends = np.cumsum([values.shape[1] for _, values in those])[:-1]
@@ -182,7 +183,7 @@ def _panel(
         for at, shown in enumerate(kind.shown)
         if (line := _line(shown, at, name, number, runs, pending, len(groups) > 1)) is not None
     ]
-    lines = [line for line in lines if line.at == 0 or any(line.y)]  # others say nothing where 0
+    lines = [line for line in lines if line.at == 0 or any(line.y)]  # zero lines are useless
     levels = {run.settings.get(kind.level) for runs in groups.values() for run in runs}
     level = levels.pop() if len(levels) == 1 else None
     level = level if kind.level == "max_grad_norm" and _is_drawn(level) else None
@@ -198,13 +199,13 @@ def _line(
     pending: list[tuple[Line, Array]], named: bool,
 ) -> Line | None:  # fmt: skip
     curves = [run.curve("env_steps", shown.metric, shown.evaluated) for run in runs]
-    curves = [known for curve in curves if (known := _known(curve, shown.factor))[0]]
+    curves = [finite for curve in curves if (finite := _known(curve, shown.factor))[0]]
     if not curves:
         return None
     label = f"{name}: {shown.label}" if named else shown.label
     try:
         grid = on_grid(curves) if len(curves) > 1 else None
-    except ValueError:  # one ended before another's first point
+    except ValueError:  # one run ended before another's first point
         return None
     x, y = _thinned(curves[0])
     if grid is not None:
@@ -223,13 +224,13 @@ def _known(curve: Curve, factor: float) -> tuple[list[float], list[float]]:
 
 
 def _thinned(curve: Curve) -> tuple[list[float], list[float]]:
-    """The curve, or of each stretch of a long one the first, least, greatest and last point."""
+    """Thin a long curve to the first, least, greatest and last point of each stretch."""
     x, y = list(curve[0]), list(curve[1])
     if len(x) <= MOST_POINTS:
         return x, y
-    kept: set[int] = set()
+    indices: set[int] = set()
     for part in np.array_split(np.arange(len(x)), MOST_POINTS // 4):
         values = np.asarray(y, float)[part]
-        kept |= {int(part[i]) for i in (0, values.argmin(), values.argmax(), len(part) - 1)}
-    at = sorted(kept)
+        indices |= {int(part[i]) for i in (0, values.argmin(), values.argmax(), len(part) - 1)}
+    at = sorted(indices)
     return [x[i] for i in at], [y[i] for i in at]

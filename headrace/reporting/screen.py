@@ -1,4 +1,4 @@
-"""A run while it goes on, in a terminal."""
+"""Shows a run in progress in a terminal."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _WIDTH = 48
 
 
 def screen(run: RunCurves) -> RenderableType:
-    """Figures, a small curve of each metric with its latest value, and what the doctor says."""
-    told = about(run)
-    figures = Text(" · ".join(f"{name} {value}" for name, value in told["figures"].items()))
+    """Build metrics, a small curve of each metric with its latest value, and findings."""
+    overview = about(run)
+    figures = Text(" · ".join(f"{name} {value}" for name, value in overview["figures"].items()))
     table = Table.grid(padding=(0, 2))
     for panel in panels({run.path.name: [run]}, None)[0]:
         for line in panel.lines[:1]:
             latest = f"{line.y[-1]:,.4g} {panel.unit}"
             table.add_row(Text(panel.title, style="bold"), Text(small(line.y)), Text(latest))
     warned = [
-        Text(f"{_said(one)}; what usually mends it: {one['mends']}", style="yellow")
-        for one in told["warnings"]
+        Text(f"{_finding_text(one)}; usually fixed by: {one['mends']}", style="yellow")
+        for one in overview["warnings"]
     ]
-    title = Text(f"{told['name']}: {told['what']} ({told['state']})")
+    title = Text(f"{overview['name']}: {overview['what']} ({overview['state']})")
     return Panel(Group(figures, Text(""), table, *warned), title=title, expand=False)
 
 
-def _said(warning: Mapping[str, Any]) -> str:
+def _finding_text(warning: Mapping[str, Any]) -> str:
     return f"doctor{', earlier' * warning['earlier']}: {warning['text']}"
 
 
 def small(values: Sequence[float]) -> str:
-    """A curve of one line of text, from its least to its greatest value."""
-    known = np.asarray(values, float)
-    parts = np.array_split(known, min(len(known), _WIDTH))
+    """Draw a curve as one line of text, scaled from its least to its greatest value."""
+    finite = np.asarray(values, float)
+    parts = np.array_split(finite, min(len(finite), _WIDTH))
     means = np.array([part.mean() for part in parts])
     low, size = means.min(), np.ptp(means)
     level = np.full(len(means), 4) if size == 0 else 1 + np.round((means - low) / size * 7)

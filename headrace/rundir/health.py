@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gymnasium.envs.registration import registry
 
 from headrace.config import Config
-from headrace.doctor.doctor import Doctor, Finding, examine, speaking
+from headrace.doctor.doctor import Doctor, Finding, examine, triggered
 from headrace.errors import CheckpointError, on_one_line
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.rundir.config_file import flat_settings
@@ -53,7 +53,7 @@ def findings(run: RunCurves) -> list[LoggedFinding]:
     names = {one.finding.name for one in logged}
     space = run.described.get("action_space")
     course = run.results, with_episode_limit(run.settings), space and space_from_json(space)
-    new_findings, shown = examine(*course), speaking(*course)
+    new_findings, shown = examine(*course), triggered(*course)
     steps = int(run.results[-1]["env_steps"])
     logged = [one._replace(earlier=one.finding.name not in shown) for one in logged]
     return [*logged, *(LoggedFinding(one, steps) for one in new_findings if one.name not in names)]

@@ -66,7 +66,7 @@ def test_the_least_time_of_each_exchange_is_its_own_and_the_rest_was_waiting():
     group = Rows([[0.5, 2.5], [0.25, 3.0]])
     exchange, meter = MetricsAllReduce(group), MetricAccumulator()
     group.clock.waits += [1.0, 2.0]
-    agreed = exchange.tell(meter, episodes_of([]), {}, **QUIET)
+    agreed = exchange.all_reduce(meter, episodes_of([]), {}, **QUIET)
     meters = [one.meter for one in exchange.iterations()]
     assert [one.comm_s for one in meters] == [0.25 + 2.0] * 3
     assert [one.sync_s for one in meters] == [0.75 + 0.0, 0.25 + 0.5, 0.0 + 1.0]
@@ -84,7 +84,7 @@ def sleepy(
         with exchange.timed(), group.clock.phase("learn"):
             time.sleep(sleeps_s[group.rank])
             group.sum(torch.zeros(3))
-        agreed = exchange.tell(MetricAccumulator(), episodes_of([]), {}, **QUIET)
+        agreed = exchange.all_reduce(MetricAccumulator(), episodes_of([]), {}, **QUIET)
     return list(exchange.iterations()), agreed
 
 
@@ -121,12 +121,12 @@ def test_what_is_done_apart_counts_nowhere():
         for _ in range(2):
             with exchange.timed(), group.clock.phase("learn"):
                 group.sum(torch.zeros(3))
-            with exchange.apart():
+            with exchange.untimed():
                 with group.clock.phase("publish"):
                     time.sleep(0.7 * group.rank)
                 group.gather(torch.zeros(2))
                 group.sum(torch.zeros(2))
-            exchange.tell(MetricAccumulator(), episodes_of([]), {}, **QUIET)
+            exchange.all_reduce(MetricAccumulator(), episodes_of([]), {}, **QUIET)
         return list(exchange.iterations())
 
     for one in run_learners(2, work)[0]:
@@ -139,7 +139,7 @@ def test_what_is_done_apart_counts_nowhere_even_if_it_fails():
     group = SingleLearner()
     exchange = MetricsAllReduce(group)
     group.clock.waits.append(1.5)
-    with pytest.raises(ZeroDivisionError), exchange.apart(), group.clock.phase("comm"):
+    with pytest.raises(ZeroDivisionError), exchange.untimed(), group.clock.phase("comm"):
         group.clock.waits.append(2.5)
         raise ZeroDivisionError
     assert group.clock.waits == [1.5]
@@ -183,7 +183,7 @@ def told(size: int, **by_rank: list[Any]) -> list[GroupState]:
         }
         known |= {name: values[group.rank] for name, values in by_rank.items()}
         exchange = MetricsAllReduce(group)
-        agreed = exchange.tell(known.pop("meter"), known.pop("episodes"), known.pop("own"), **known)
+        agreed = exchange.all_reduce(known.pop("meter"), known.pop("episodes"), known.pop("own"), **known)
         assert [one.rank for one in exchange.iterations()] == list(range(size))
         return agreed
 
@@ -245,7 +245,7 @@ def test_a_metric_that_one_learner_lacks_is_absent_from_its_line_only():
         exchange = MetricsAllReduce(group)
         own = [{"entropy": 0.5, "approx_kl": 0.25, "value_loss": 2.0, "grad_norm": 9.0}, {}]
         meter = meter_of(env_steps=64 - group.rank)
-        exchange.tell(meter, episodes_of([]), own[group.rank], **QUIET)
+        exchange.all_reduce(meter, episodes_of([]), own[group.rank], **QUIET)
         return list(exchange.iterations())
 
     for iterations in run_learners(2, work):
@@ -268,7 +268,7 @@ def test_the_learner_whose_weights_differ_is_named_everywhere(odd, like):
         for _ in range(2):
             known = QUIET | {"checksum": checksum(policy)}
             try:
-                exchange.tell(MetricAccumulator(), episodes_of([]), {}, **known)
+                exchange.all_reduce(MetricAccumulator(), episodes_of([]), {}, **known)
             except LearnerFailed as error:
                 return str(error)
             if group.rank == odd:  # by the last bit of one weight

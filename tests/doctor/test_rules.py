@@ -216,7 +216,7 @@ def test_every_rule_has_its_case_and_its_sentence_a_figure_and_a_setting():
         (found,) = examine(rows(**ill), SETTINGS | settings, Discrete(2))
         assert any(letter.isdigit() for letter in found.text), name
         assert found.mends
-        assert found.line == f"{found.text}; what usually mends it: {found.mends}"
+        assert found.line == f"{found.text}; usually fixed by: {found.mends}"
 
 
 def test_symptoms_are_left_out_where_their_cause_is_found():
@@ -308,7 +308,7 @@ def test_episodes_that_have_ended_may_be_endless_since_and_are_not_flat():
     older = [{k: x for k, x in row.items() if k != "charts/episodes"} for row in since[:-1]]
     assert names([*older, since[-1]], {"max_episode_steps": 700}) == ["flat-returns"]
     (found,) = examine(since, SETTINGS | {"max_episode_steps": 700}, Discrete(2))
-    assert "in 2,375 steps of each environment since the latest that did" in found.text
+    assert "in 2,375 steps of each environment since the latest one" in found.text
 
 
 @pytest.mark.parametrize(

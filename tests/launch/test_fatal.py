@@ -27,7 +27,7 @@ class Saying:
             *((rank, ("gone",)) for rank in (0, 1)),
         ]
 
-    def hear(self, timeout_s):
+    def receive(self, timeout_s):
         said, self._said = self._said, []
         return said
 

@@ -93,11 +93,11 @@ def test_runs_of_other_seeds_are_one_curve_with_the_interval_of_rliable(seeds, t
         assert returns[0][name] == pytest.approx(wanted.tolist(), rel=1e-3), name
     assert (np.array(returns[0]["low"]) <= returns[0]["high"]).all()
     assert returns[1]["y"] == three_of(seeds[3])
-    assert "Settings in which runs differ" in page.text
+    assert "Settings that differ" in page.text
     rows = {
         name: (values, differ)
         for name, values, differ in facts.settings_table([read_run(run) for run in seeds])[
-            "Settings in which runs differ"
+            "Settings that differ"
         ]
     }
     assert set(rows) == {"seed", "num_actors"}
@@ -209,7 +209,7 @@ def test_a_run_that_goes_on_or_was_interrupted_has_a_report_too(tmp_path):
     for name in ("summary.json", "evaluations.jsonl", "machine.json", "config.json"):
         (run / name).unlink()
         page = Page(write([run]).read_text())
-        assert "goes on, or was killed" in page.text
+        assert "running, or killed" in page.text
     assert values_of(page, "Return")[0]["y"] == three_of(run)
     (run / "summary.json").write_text('{"interrupted": true}')
     assert "interrupted" in Page(write([run]).read_text()).text
@@ -217,14 +217,14 @@ def test_a_run_that_goes_on_or_was_interrupted_has_a_report_too(tmp_path):
 
 def test_what_the_doctor_says_is_in_the_report(tmp_path):
     run = write_run(tmp_path / "run")
-    assert "Nothing: no figure is where it shouldn't be." in Page(write([run]).read_text()).text
+    assert "No problems found." in Page(write([run]).read_text()).text
     lines = read_jsonl(run / "metrics.jsonl")
     text = "\n".join(json.dumps(line | {"losses/approx_kl": 0.4}) for line in lines) + "\n"
     (run / "metrics.jsonl").write_text(text)
     shown = Page(write([run]).read_text()).text
     assert "kl-high" in shown
     assert "KL 0.4 nats" in shown
-    assert "What usually mends it: a smaller learning_rate" in shown
+    assert "Usually fixed by: a smaller learning_rate" in shown
 
 
 def test_films_are_in_the_page_while_there_is_room(tmp_path, monkeypatch):

@@ -234,7 +234,7 @@ def test_a_deterministic_run_measures_nothing(monkeypatch):
     before = Counting.made
     config, line = sized(config, found, None)
     assert Counting.made == before
-    assert "auto: 1 actor x 32 environments x 64 steps, batch 2,048 (nothing is" in line
+    assert "auto: 1 actor x 32 environments x 64 steps, batch 2,048 (determ" in line
 
 
 # -- a run ----------------------------------------------------------------------------------------
@@ -309,4 +309,4 @@ def test_too_few_optimiser_steps_warn(tiny, algo, steps):
     text = few_steps(dataclasses.replace(config, total_steps=64 * steps - 64))
     assert text is not None
     assert "in batches of 64" in text
-    assert f"{(steps - 1) * algo.steps_per_batch} in all" in text
+    assert f"{(steps - 1) * algo.steps_per_batch} optimiser steps" in text

@@ -48,8 +48,8 @@ FASTER = InferenceCosts(own=3e-3, shared=0.8e-3, learning=2e-3, env=0.3e-3, busy
 def test_auto_takes_what_is_faster_and_says_so(settled):
     assert settled(FASTER) == (
         "shared",
-        ["auto: shared inference (acting takes 3 ms a step in an actor, 0.8 ms in one process for "
-         "all)"],
+        ["auto: shared inference (acting takes 3 ms per step in an actor, 0.8 ms in a shared "
+         "inference server)"],
         1,
     )  # fmt: skip
     slower = FASTER._replace(shared=2.5e-3)

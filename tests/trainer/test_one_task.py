@@ -177,7 +177,7 @@ def test_a_checkpoint_without_the_tasks_spaces_plays_all_of_them_in_their_order(
     expected = hr.evaluate(policy, list(TASKS), 1, engine="sync").tasks
     policy.task_spaces = ()  # as older versions wrote it
     assert hr.evaluate(policy, list(TASKS), 1, engine="sync").tasks == expected
-    with pytest.raises(ConfigError, match="didn't keep its tasks' spaces"):
+    with pytest.raises(ConfigError, match="didn't save the tasks' spaces"):
         one_task(policy, TASKS[0])
     if policy.network.task_id:
         with pytest.raises(

@@ -142,7 +142,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_wasnt_interrupted(tmp_p
         assert one["num_steps"] == other["num_steps"] > 0
         assert str(one["optimizer"]) == str(other["optimizer"])
         assert str(one["returns"]) == str(other["returns"])
-    with pytest.raises(ConfigError, match="policies='shared' must be 'per-agent', as in"):
+    with pytest.raises(ConfigError, match="policies='shared' must be 'per-agent' to resume"):
         hr.resume(tmp_path / "part", policies="shared", total_steps=900)
 
 
@@ -184,7 +184,7 @@ def test_actors_that_fetch_on_drift_are_told_of_all_policies(tiny):
         ({"algo": hr.IMPACT()}, "policies='per-agent' must be 'shared' with impact, whose updates"),
         ({"policies": {"left": "a"}}, "policies='left:a' leaves out right of Matching"),
         ({"policies": "left:a,righd:b"}, "names 'righd', who is no agent of Matching"),
-        ({"env": "CartPole-v1"}, "needs a game with several agents, but CartPole-v1 has one"),
+        ({"env": "CartPole-v1"}, "needs a game of several agents, and CartPole-v1 has one"),
         (
             {"network": hr.Network(core="gru"), "algo": hr.PPO(minibatches=8)},
             "minibatches=8 is more than the 4 environments that left plays in a batch",

@@ -40,7 +40,7 @@ class Source:
 
     num_tasks = 1
 
-    def told(self, slot: int) -> bytes:
+    def message(self, slot: int) -> bytes:
         return b""
 
     def has(self, count: int) -> bool:

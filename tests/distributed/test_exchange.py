@@ -183,7 +183,9 @@ def told(size: int, **by_rank: list[Any]) -> list[GroupState]:
         }
         known |= {name: values[group.rank] for name, values in by_rank.items()}
         exchange = MetricsAllReduce(group)
-        agreed = exchange.all_reduce(known.pop("meter"), known.pop("episodes"), known.pop("own"), **known)
+        agreed = exchange.all_reduce(
+            known.pop("meter"), known.pop("episodes"), known.pop("own"), **known
+        )
         assert [one.rank for one in exchange.iterations()] == list(range(size))
         return agreed
 

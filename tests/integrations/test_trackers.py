@@ -309,7 +309,9 @@ def test_a_run_ends_well_though_nobody_answers_its_tracker(
     assert train(make[package]())["evaluation"]["episodes"] == 2
     told = [x for x in capsys.readouterr().out.splitlines() if "the run goes on" in x]
     assert len(told) == (package != "wandb")  # which goes on by itself, and keeps its files
-    assert all(re.match(r"(MLflow|Hub) failed, training continues: \S", line) for line in told), told
+    assert all(re.match(r"(MLflow|Hub) failed, training continues: \S", line) for line in told), (
+        told
+    )
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
 
 

@@ -154,8 +154,8 @@ def evaluate(
         scores = [one.human_normalized for one in of_tasks.values()]
         capped = [min(1.0, score) for score in scores if score is not None]
         mean = statistics.fmean(capped) if len(capped) == len(scores) else None
-        found = _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
-        return replace(found, human_normalized=mean)
+        evaluation = _together(of_tasks, deterministic=deterministic, tasks=of_tasks)
+        return replace(evaluation, human_normalized=mean)
     num_envs = min(episodes, MAX_PARALLEL)
     with contextlib.ExitStack() as stack:
         stack.enter_context(global_generators_kept())
@@ -188,15 +188,15 @@ def evaluate(
             for name, one in zip(agents, each, strict=True)
             if one[0]
         }
-        known: dict[str, Any] = {"deterministic": deterministic, "agents": of_agents}
-        known["metrics"] = {n: x for n, x in values.items() if not n.startswith("agents/")} or None
+        extra: dict[str, Any] = {"deterministic": deterministic, "agents": of_agents}
+        extra["metrics"] = {n: x for n, x in values.items() if not n.startswith("agents/")} or None
         if isinstance(policy, MultiPolicy):
-            known["policies"] = _by_policy(policy.roster, of_agents)
-        return _together(of_agents, **known)
-    found, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
-    normalized = human_normalized(target, engine, env_kwargs or {}, wraps, found.mean)
-    known = {"deterministic": deterministic, "human_normalized": normalized}
-    return replace(found, **known, metrics=values or None)
+            extra["policies"] = _by_policy(policy.roster, of_agents)
+        return _together(of_agents, **extra)
+    evaluation, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
+    normalized = human_normalized(target, engine, env_kwargs or {}, wraps, evaluation.mean)
+    extra = {"deterministic": deterministic, "human_normalized": normalized}
+    return replace(evaluation, **extra, metrics=values or None)
 
 
 def whole_episodes(

@@ -1,7 +1,7 @@
 """Creates, checks, locks and clears run directories.
 
 runs/x/config.json              resolved settings and the two spaces
-runs/x/metrics.jsonl            a line per result; TensorBoard events beside it
+runs/x/metrics.jsonl            a line per result; TensorBoard events next to it
 runs/x/evaluations.jsonl, iterations/
 runs/x/warnings.jsonl           findings of the doctor
 runs/x/env_changes.jsonl        changes that callbacks made to the environments

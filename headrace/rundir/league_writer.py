@@ -148,7 +148,7 @@ def add(league: Path, run: str, step: int, files: Files, branch: int = 0) -> Sna
 
 
 def behind(league: Path, latest: Snapshot) -> list[Snapshot]:
-    """List snapshots that a run took after one of its own."""
+    """List snapshots that a run took after this one."""
     return [
         one
         for one in snapshots(league)

@@ -1,0 +1,86 @@
+"""Docstrings, comments and messages are plain English: no phrase of a list of dialect."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "headrace"
+PACKAGES = (
+    "actors", "config", "distributed", "doctor", "evaluating", "launch", "processes", "reporting",
+    "rundir", "trainer", "transport",
+)  # fmt: skip
+DIALECT = [
+    r"\banew\b",
+    r"\bas it comes\b",
+    r"(?<!`)\bbeside\b(?!`)",
+    r"\bbut for\b",
+    r"\bends? the run\b",
+    r"\b(films?|illness(es)?)\b",
+    r"\bfor it is\b",
+    r"\bgo(es)? on\b",
+    r"\b(is|are|was|were) told\b",
+    r"(?<!there )\bis no (?!longer)",
+    r"\blearnt\b",
+    r"\b(mended|mends?)\b",
+    r"\b(nobody|somebody)\b",
+    r"\bof (its|one's|their) own\b",
+    r"\b(says so|tells of|tell of)\b",
+]
+PATTERN = re.compile("|".join(DIALECT), re.IGNORECASE)
+FRAGMENT = re.compile("(Of|What|Whether|Who|Whose|How|Where|When)\\b")
+FILES = sorted([*ROOT.glob("*.py"), *(f for p in PACKAGES for f in (ROOT / p).rglob("*.py"))])
+
+
+def dialect(source: str) -> list[str]:
+    """Return phrases of the list in comments and in strings of several words."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    kinds = tokenize.COMMENT, tokenize.STRING
+    texts = [
+        (t.start[0], re.sub(r"{[^{}]*}", "", t.string))  # without expressions of f-strings
+        for t in tokens
+        if t.type in kinds and " " in t.string
+    ]
+    return [f"{line}: {match[0]}" for line, text in texts for match in PATTERN.finditer(text)]
+
+
+def first_lines(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the first docstring line of the module, its classes and its public functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", "module"), text.splitlines()[0]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_text_is_plain_english(file):
+    source = file.read_text(encoding="utf-8")
+    assert not dialect(source)
+    assert not [(name, line) for name, line in first_lines(source) if FRAGMENT.match(line)]
+
+
+@pytest.mark.parametrize(
+    ("source", "phrases"),
+    [
+        ("x = 1  # begins anew", ["1: anew"]),
+        ('"""A film beside it."""', ["1: film", "1: beside"]),
+        ('raise E(f"{x} is no number")', ["1: is no "]),
+        ('x["mends"]  # there is no limit', []),
+        ("y = f\"fixed by {x['mends']}\"", []),
+        ('"""Except ``beside``."""', []),
+    ],
+)
+def test_the_list_finds_dialect(source, phrases):
+    assert dialect(source) == phrases
+
+
+def test_fragments_are_found():
+    source = '"""Of weights."""\nclass A:\n    """Who acts."""\ndef f():\n    """Offer it."""\n'
+    assert [name for name, line in first_lines(source) if FRAGMENT.match(line)] == ["module", "A"]

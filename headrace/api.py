@@ -129,22 +129,22 @@ def resume_config(run_dir: str | Path, trust: bool = False, **settings: Any) -> 
     return config
 
 
-def _saved_config(run_dir: str | Path, algo: Any = None, **named: Any) -> Config:
+def _saved_config(run_dir: str | Path, algorithm: Any = None, **named: Any) -> Config:
     """Return the settings of a run's latest checkpoint, set to resume.
 
     Args:
-        algo: algorithm to resume with, of the saved class; None: import it by its name.
+        algorithm: algorithm to resume with, of the saved class; None: import it by its name.
         named: settings with resolved code.
 
     Raises:
         CheckpointError: the run was trained with another algorithm.
     """
     values = checkpoint.read_config(checkpoint.find(run_dir))["config"]
-    if isinstance(algo, Hyperparameters):
-        check_trained(run_dir, values["algo"]["name"], type(algo))
-        functions = {n: getattr(algo, n, None) for n, x in values["algo"].items()
+    if isinstance(algorithm, Hyperparameters):
+        check_trained(run_dir, values["algo"]["name"], type(algorithm))
+        functions = {n: getattr(algorithm, n, None) for n, x in values["algo"].items()
                      if isinstance(x, dict)}  # fmt: skip
-        named["algo"] = {**values["algo"], **functions, "name": type(algo)}
+        named["algo"] = {**values["algo"], **functions, "name": type(algorithm)}
     overrides = {"resume": True, "overwrite": False, "init_from": None, "run_dir": str(run_dir)}
     return from_json(values, **overrides, **named)
 

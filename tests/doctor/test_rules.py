@@ -346,7 +346,7 @@ def test_while_a_run_goes_on_each_finding_is_told_once_and_looked_for_rarely(mon
     assert told == ["kl-high"]
     assert looks[0] == 2 * FEWEST_ROWS
     assert len(looks) < 20
-    again = Doctor(SETTINGS, Discrete(2), told=["kl-high"])
+    again = Doctor(SETTINGS, Discrete(2), reported=["kl-high"])
     assert not any(again.note(row) for row in lines)
 
 
@@ -410,7 +410,7 @@ def test_the_cases_above_notice_a_rule_that_is_wrong(old):
     assert source.count(old) == 1
     broken = ModuleType("broken")
     exec(compile(source.replace(old, MUTANTS[old]), module.__file__, "exec"), vars(broken))
-    of = {rule.name: rule.found.__name__ for rule in rules.RULES}
+    of = {rule.name: rule.check.__name__ for rule in rules.RULES}
     by_name = {name: vars(broken).get(function) for name, function in of.items()}
     found = []
     for name, (ill, well, settings) in CASES.items():

@@ -360,7 +360,7 @@ def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobod
             lost.append(result.env_steps)
 
     group, results, said = watch(config, lose)
-    restarts = [text for text in said if "start again" in text]
+    restarts = [text for text in said if "restarting all learners" in text]
     assert group.num_restarts == len(restarts) == 2
     for number, text in enumerate(restarts, 1):
         assert text.startswith(f"learner {2 - number} exited with code -9")

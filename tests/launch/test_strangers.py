@@ -108,6 +108,6 @@ def test_a_stranger_is_refused_on_every_port_and_the_run_is_unharmed(start, tmp_
         assert "REFUSED" in ended.stdout, ended.stdout + ended.stderr
         assert "InvalidAuthToken" in ended.stderr
     wait_for_more(script, 20)
-    assert "start again" not in script.output
+    assert "restarting all learners" not in script.output
     assert "Traceback" not in script.output
     assert sorted(ports_of(script.family()) & ports) == sorted(ports)  # nothing of it has ended

@@ -172,7 +172,7 @@ def test_what_is_wrong_with_a_flag_is_told_once_and_what_it_is_for(capsys):
         named("test", ["--gamma", "1", "--num-actor", "2"], hr.Config(algo=hr.PPO()))
     told = " ".join(capsys.readouterr().err.split())
     assert told.count("Unrecognized options: --num-actor") == 1
-    assert "Actors, each a process of its own" in told
+    assert "Number of actors, each a separate process" in told
 
 
 def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_path, gone):

@@ -158,7 +158,7 @@ class Silent(Pictures):
 def test_an_environment_without_pictures_is_one_sentence_that_names_it(env, tmp_path):
     policy = hr.Policy(Pictures.observation_space, Pictures.action_space)
     name = env if isinstance(env, str) else env.__name__
-    with pytest.raises(ConfigError, match=f"no video of {name}.*render_mode='rgb_array'") as info:
+    with pytest.raises(ConfigError, match=f"a video of {name}.*render_mode='rgb_array'") as info:
         record_video(policy, env, tmp_path / "videos", 0)
     assert "\n" not in str(info.value)
     assert not (tmp_path / "videos").exists()

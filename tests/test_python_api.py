@@ -55,7 +55,7 @@ def test_a_policy_is_saved_alone_and_loaded(trained, tmp_path):
     again.save(tmp_path / "alone")  # in place of the first
     hr.load(run_dir).save(tmp_path / "deeper" / "folder")
     assert hr.load(str(tmp_path / "deeper/folder")).predict(obs)[0] == policy.predict(obs)[0]
-    with pytest.raises(CheckpointError, match="isn't a saved policy"):
+    with pytest.raises(CheckpointError, match="is not a saved policy"):
         policy.save(run_dir)
     fresh = hr.Policy(policy.observation_space, policy.action_space)
     with pytest.raises(hr.ConfigError, match=r"hr.load\(run\)"):

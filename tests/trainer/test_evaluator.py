@@ -99,7 +99,7 @@ def test_a_killed_evaluator_is_replaced_and_a_stopped_one_killed(evaluator, poli
     (pid,) = playing.pids()
     os.kill(pid, signal.SIGSTOP)
     assert playing.wait(lambda: False) is None
-    assert "exit code -9" in said[0]
+    assert "exited with code -9" in said[0]
     assert "took no step for 1.5 s" in said[1]
     assert gone([psutil.Process(pid)] if psutil.pid_exists(pid) else []) == []
 

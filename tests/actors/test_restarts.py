@@ -56,7 +56,7 @@ class Fleet(RayFleet):
 
     def __init__(self, num_actors: int, min_actors: int, most: int) -> None:
         self._spec, self._least = (
-            SimpleNamespace(num_actors=num_actors, min_actors=None),
+            SimpleNamespace(settings=SimpleNamespace(num_actors=num_actors, min_actors=None)),
             min_actors,
         )
         self.restarts, self._remotes, self._hung = Restarts(most), {}, set()

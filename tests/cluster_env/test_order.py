@@ -261,7 +261,7 @@ def test_a_death_in_a_call_that_was_left_is_told_by_the_next(counting, monkeypat
     counting.step(np.zeros(4, int))
     head = counting._head
     head.pool._nodes[0].child.process.kill()
-    hear = head._heard
+    hear = head._next_answer
 
     def stop_after_the_death():
         worker, answer = hear()
@@ -269,7 +269,7 @@ def test_a_death_in_a_call_that_was_left_is_told_by_the_next(counting, monkeypat
             raise Stop
         return worker, answer
 
-    monkeypatch.setattr(head, "_heard", stop_after_the_death)
+    monkeypatch.setattr(head, "_next_answer", stop_after_the_death)
     with pytest.raises(Stop):
         counting.step(np.zeros(4, int))
     monkeypatch.undo()

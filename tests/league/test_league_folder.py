@@ -297,7 +297,7 @@ def test_policies_that_play_are_never_let_go(monkeypatch: pytest.MonkeyPatch) ->
     ("settings", "words"),
     [
         ({"opponents": "pfsp", "league": "x", "deterministic": True}, ["deterministic=True"]),
-        ({"opponents": "pfsp", "cluster": "ray", "transport": "shm"}, ["cluster='ray'", "folder"]),
+        ({"opponents": "pfsp", "cluster": "ray", "transport": "shm"}, ["cluster='ray'", "machine"]),
         ({"exploit": "x", "snapshot_win_rate": 0.7}, ["snapshot_win_rate=0.7", "exploit"]),
     ],
 )

@@ -107,9 +107,9 @@ def check_opponent(policy: Policy) -> None:
     with torch.inference_mode():
         names, parts = ["a", "b"], (inputs, torch.ones(4, dtype=torch.bool))
         if all(name in opponents._quick for name in names):
-            found = opponents._together(names, [2, 2], inputs)
+            found = opponents._evaluate_dense(names, [2, 2], inputs)
         else:
-            found = opponents._in_turn(names, [2, 2], np.arange(4), parts)
+            found = opponents._evaluate_each(names, [2, 2], np.arange(4), parts)
     torch.testing.assert_close(found, reference(policy, inputs))
     opponents.close()
 

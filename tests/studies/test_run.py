@@ -52,6 +52,6 @@ def test_a_run_for_which_memory_was_short_begins_when_there_is_some(tmp_path, mo
     train_run, known = KNOWN[study]
     with monkeypatch.context() as short:
         short.setattr(memory_check, "free_bytes", lambda: 1)
-        with pytest.raises(NoRoom, match=r"GB of memory .* GB are free"):
+        with pytest.raises(NoRoom, match=r"GB of memory, but only .* GB are free"):
             train_run(request(tmp_path, env="CartPole-v1") | known)
     assert train_run(request(tmp_path, env="CartPole-v1") | known) == {}

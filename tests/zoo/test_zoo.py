@@ -130,4 +130,4 @@ def test_what_is_neither_a_policy_nor_a_run_and_a_strangers_code_are_refused(tmp
         if file.name != checksums.NAME:
             (tmp_path / file.name).write_bytes(text)
     assert main(["play", str(tmp_path)]) == 2
-    assert "would import and run what it names: env='os:getcwd'" in capsys.readouterr().err
+    assert "would import and run the code it names: env='os:getcwd'" in capsys.readouterr().err

@@ -229,8 +229,8 @@ def test_an_environment_that_only_the_head_can_import_is_told(tiny, only_here):
     failed = ray_actor.begin(
         ray_fleet.headrace_version(), only_here(lambda make: replace(spec, env=make)), 0, 0
     )
-    assert failed == ("No module named 'only_here' there: install it on every node (what your "
-                      "script defines travels by itself)", False)  # fmt: skip
+    reason = "No module named 'only_here' there: install it on every node (objects that your "
+    assert failed == (reason + "script defines are sent)", False)
 
 
 def test_another_version_on_a_node_is_told(opened, monkeypatch):

@@ -118,7 +118,7 @@ def test_faults_of_actors_are_told_as_those_of_processes_are(make):
     who = r"(?s)^worker 0 \(Ray actor, start 1, node .*, process \d+, log /tmp/ray/.*\): "
     with pytest.raises(WorkerFailed, match=who + ".*BrokenEnv has no licence"):
         make(BrokenEnv, RayConfig(nodes=1)).launch()
-    with pytest.raises(ConfigError, match="connected to a Ray cluster already"):
+    with pytest.raises(ConfigError, match="connected to another Ray cluster"):
         make(CountingEnv, RayConfig(address="10.0.0.1:6379")).launch()
     envs = make(CountingEnv, RayConfig(nodes=1), envs_per_node=2)
     envs.reset(seed=0)
@@ -206,7 +206,9 @@ def test_workers_whose_cores_others_hold_are_told(make, others_cluster):
     ray = others_cluster.api
     holder = ray.remote(num_cpus=6)(type("Holder", (), {"held": lambda self: True})).remote()
     assert ray.get(holder.held.remote(), timeout=60)
-    words = r"^worker 0 \(Ray actor, start 1\) didn't begin in 2 s .* 6 cores .* 0 are free, and "
+    words = (
+        r"^worker 0 \(Ray actor, start 1\) didn't start within 2 s .* 6 cores .* 0 are free, and "
+    )
     try:
         with pytest.raises(WorkerFailed, match=words):
             make(CountingEnv, RayConfig(nodes=1, start_timeout_s=2.0))
@@ -223,7 +225,7 @@ def test_another_version_on_a_node_is_told(make, monkeypatch):
 
 
 def test_what_only_the_head_can_import_is_told(only_here):
-    told = "No module named 'only_here' there: install it on every node (what your"
+    told = "No module named 'only_here' there: install it on every node (objects that your"
     setup = WorkerSetup(None, 1, "sync", {}, None, 0)
     pickled = only_here(lambda make: dataclasses.replace(setup, env=make))
     fault = place.RemoteWorker(headrace_version(), pickled).handle(b"")

@@ -244,7 +244,7 @@ def test_workers_run_on_the_nodes_of_two_jobs_and_are_gone_afterwards(slurm, dri
         assert code == 0, output
         assert "stepped (6, 4) " in output
         assert "closed True" in output
-        assert "SlurmConfig: only one ClusterEnv with SlurmConfiggram" in output
+        assert "SlurmConfig: only one ClusterEnv with SlurmConfig is possible per program" in output
         assert len(acted(folder / "notes")) == 2
         assert {path.name for path in folder.iterdir()} == {"driver.py", "notes", "output.txt"}
     assert slurm.left() == []

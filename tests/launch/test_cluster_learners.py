@@ -159,7 +159,7 @@ def test_what_only_the_head_can_import_is_told(only_here):
     left.append(True)  # it says no more that it is alive
     kind, name, words, _ = said[-1]
     assert (kind, name) == ("failed", "LearnerFailed")
-    assert words.startswith("No module named 'only_here' there: install it on every node (what")
+    assert words.startswith("No module named 'only_here' there: install it on every node (objects")
 
 
 def test_what_ends_a_run_names_who_said_it():

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     "errors",
     "processes validation callbacks",
-    "ops schedules",
+    "ops schedules process",
     "types",
     "spaces transport jobs",
     "envs nn algos",
@@ -27,7 +27,7 @@ FLOORS = [
     "reporting",
     "evaluating",
     "trainer",
-    "launch",
+    "launch training",
     "api",
     "studies zoo integrations",
     "cli",

@@ -1,0 +1,1 @@
+"""Earlier import path of :mod:`headrace.processes`, kept for scripts that count cores."""

@@ -338,7 +338,7 @@ class Config:
         """Return the policy mapping of a game; None for a single policy. See :func:`roster_of`."""
         return roster_of(str(self.policies), agents, name)
 
-    def actor_spec(self, env: Any, policy: AnyPolicy, **known: Any) -> ActorSpec:
+    def actor_spec(self, env: Any, policy: AnyPolicy, **fields: Any) -> ActorSpec:
         """Build what the actors of this learner are started from.
 
         Args:
@@ -348,7 +348,7 @@ class Config:
         """
         names = [f.name for f in dataclasses.fields(ActorSettings)]
         view = ActorSettings(**{name: getattr(self, name) for name in names})
-        return ActorSpec(view, env, policy, **{"device": self.device, **known})
+        return ActorSpec(view, env, policy, **{"device": self.device, **fields})
 
     @property
     def algo_name(self) -> str:

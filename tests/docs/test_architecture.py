@@ -126,6 +126,14 @@ def test_a_setting_is_in_the_listed_files_only():
     assert {name.removeprefix("./") for name in found} == set(listed("A setting, from"))
 
 
+def test_files_that_pages_name_exist():
+    made_by_examples = {"algos/vmpo.py", "envs/halves.py", "transport/local.py"}
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for name in set(re.findall(r"`(?:headrace/)?(\w+/[\w/]+\.py)`", page.read_text())):
+            is_known = any((root / name).exists() for root in (ROOT, Path(PACKAGE)))
+            assert is_known or name in made_by_examples, f"{page.name}: no file {name}"
+
+
 def test_the_page_is_short_and_has_no_measurements():
     assert len(PAGE.split()) <= 2500
     assert not re.search(r"\d (µs|us|ms|GB|MB|steps/s)\b", PAGE)

@@ -53,7 +53,9 @@ class DenseTanh(nn.Linear):
         return function(rows, self.weight, self.bias).view(*x.shape[:-1], self.out_features)
 
 
-_MINUS_ONE = torch.tensor(-1.0)  # of no dimension: it takes the dtype of what it is added to
+# Without dimensions, so it takes the dtype and device of the other operand. A script may have
+# changed torch's default device before this import.
+_MINUS_ONE = torch.tensor(-1.0, device="cpu")
 
 
 def _tanh_of_half_(x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import runpy
 import typing
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from headrace.league.folder import Snapshot
 from headrace.league.frozen_opponents import FrozenOpponents
 from headrace.learner.fused import can_fuse
 from headrace.learner.learner import Learner
-from headrace.nn import Network, Policy
+from headrace.nn import Network, Policy, activations
 from headrace.nn.activations import ACTIVATIONS, Activation
 from headrace.nn.encoder import Encoder
 from headrace.nn.image import Image
@@ -360,3 +361,13 @@ def test_the_same_images_are_packed_without_a_change():
     policy.compute_in("bfloat16")
     with policy.still():
         assert all((part.packed is not None) == can_pack(policy.device) for part in halved(policy))
+
+
+def test_activations_can_be_imported_under_another_default_device():
+    """A script may call ``torch.set_default_device`` before anything imports them."""
+    with torch.device("meta"):
+        forms = runpy.run_path(activations.__file__)["ACTIVATIONS"]
+    for name, form in forms.items():
+        x = torch.randn(3, 4)
+        expected = torch.tanh(x) if name == "tanh" else form.module()(x)
+        assert torch.allclose(form.in_place(form.factor * x), expected, atol=1e-6), name

@@ -37,6 +37,11 @@ class Gradients:
         self._parameters, self._device = list(policy.parameters()), flat.device
         fused = algorithm.fused and flat.device.type == "cpu" and can_fuse(policy)
         self._network = FusedNetwork(policy, flat) if fused else None
+        self.begin_update()
+
+    def begin_update(self) -> None:
+        """Check once per update, within which statistics don't change, whether to use autograd."""
+        self._fuses = self._network is not None and self._network.is_current()
 
     @property
     def by_hand(self) -> bool:
@@ -68,9 +73,9 @@ class Gradients:
         The gradient is in parts that make ``[P]``: of each parameter in its own dtype, or whole.
         """
         network, algorithm, state = self._network, self.algorithm, self._state
-        if network is None or not all(p.requires_grad for p in self._parameters):
+        if network is None or not self._fuses:
             return self._by_autograd(batch)
-        if not network.is_current():
+        if not all(p.requires_grad for p in self._parameters):
             return self._by_autograd(batch)
         if network.knows(algorithm):
             gradient, metrics = network.by_hand(algorithm, batch, state)

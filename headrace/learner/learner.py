@@ -120,6 +120,7 @@ class Learner:
         if values:
             self.algorithm = self._gradients.algorithm = with_values(self.algorithm, values)
             self.optimizer.eps = self.algorithm.optimizer_eps
+        self._gradients.begin_update()
 
         def scaled() -> Batch:
             batch = fresh()

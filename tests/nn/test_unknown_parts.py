@@ -257,6 +257,23 @@ def test_value_torsos_that_differ_are_learnt_by_autograd():
     check_learning(policy)
 
 
+def test_statistics_that_differ_from_one_update_on_are_used_from_that_update_on():
+    trained = []
+    for changes_first in (True, False):
+        policy = make(Network((16, 8), normalize_observations=True))
+        other = policy.moments(3.0 + torch.randn(20, 3, 5, generator=torch.manual_seed(1)))[0]
+        if changes_first:
+            policy.value_torso.normalizer.take(other)
+        learner = Learner(policy, hr.A2C())
+        if not changes_first:
+            policy.value_torso.normalizer.take(other)
+        batch = make_batch(policy)
+        learner.train(lambda batch=batch: batch, 1e-2)
+        learner.close()
+        trained.append(torch.cat([p.detach().flatten() for p in policy.parameters()]))
+    torch.testing.assert_close(*trained)
+
+
 def test_layers_that_both_torsos_share_are_learnt_by_autograd():
     policy = make(Network((16, 8)))
     policy.value_torso.mlp[0] = policy.torso.mlp[0]

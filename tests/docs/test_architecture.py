@@ -73,17 +73,17 @@ def holds_reward(value: Any, depth: int = 0) -> bool:
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], list[str]]:
-    """Files that the reward passes through, and all files in the order in which they are called."""
+    """Files that the reward passes through, and functions in the order of their calls."""
     rewards: set[str] = set()
     calls: list[str] = []
 
     def profile(frame: Any, event: str, result: Any) -> None:
         file = frame.f_code.co_filename
-        if not file.startswith(PACKAGE) or event not in ("call", "return"):
+        if not file.startswith(PACKAGE):
             return
         file = file.removeprefix(PACKAGE)
-        if event == "call" and (not calls or calls[-1] != file):
-            calls.append(file)
+        if event == "call":
+            calls.append(f"{file} {frame.f_code.co_name}")
         if event == "return" and file not in rewards:
             values = [v for name, v in frame.f_locals.items() if name != "self"]
             if any(map(holds_reward, [*values, result])):
@@ -110,12 +110,14 @@ def test_a_reward_passes_through_the_listed_files(traced):
 
 
 def test_a_weight_passes_through_the_listed_files_in_their_order(traced):
-    files = listed("A weight, from")
-    assert len(files) == 7
-    position = 0
-    for file in files:
-        assert file in traced[1][position:], f"{file} isn't called after the files before it"
-        position += traced[1][position:].index(file)
+    section = PAGE.split("### A weight, from")[1].split("\n#")[0]
+    steps = re.findall(r"^\d+\. `([\w/]+\.py)`.*\(`([\w.]+)`\)", section, re.MULTILINE)
+    assert len(steps) == len(listed("A weight, from"))
+    calls = traced[1][traced[1].index("actors/actor.py _pull") + 1 :]  # the initial weights
+    for file, function in steps:
+        name = f"{file} {function.rpartition('.')[2]}"
+        assert name in calls, f"{name} isn't called after the functions before it"
+        calls = calls[calls.index(name) :]
 
 
 def test_a_setting_is_in_the_listed_files_only():

@@ -40,8 +40,9 @@ class Gradients:
         self.begin_update()
 
     def begin_update(self) -> None:
-        """Check once per update, within which statistics don't change, whether to use autograd."""
-        self._fuses = self._network is not None and self._network.is_current()
+        """Decide once per update whether to use autograd."""
+        trains_all = all(p.requires_grad for p in self._parameters)
+        self._fuses = self._network is not None and trains_all and self._network.is_current()
 
     @property
     def by_hand(self) -> bool:
@@ -74,8 +75,6 @@ class Gradients:
         """
         network, algorithm, state = self._network, self.algorithm, self._state
         if network is None or not self._fuses:
-            return self._by_autograd(batch)
-        if not all(p.requires_grad for p in self._parameters):
             return self._by_autograd(batch)
         if network.knows(algorithm):
             gradient, metrics = network.by_hand(algorithm, batch, state)

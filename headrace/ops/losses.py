@@ -214,9 +214,13 @@ def _half_square(square: _Number) -> _Number:
     return 0.5 * square
 
 
-def _half_square_slope(error: Tensor) -> Tensor:
-    """The derivative of :func:`_half_square` with respect to V, of ``target - V``."""
-    return -error
+def _half_square_slope(error: Tensor, weight: float = 1.0) -> Tensor:
+    """``weight`` times the derivative of :func:`_half_square` with respect to V.
+
+    Args:
+        error: ``target - V``.
+    """
+    return error * -weight
 
 
 def clipped_value_loss(
@@ -302,7 +306,7 @@ def derivatives(
     each = dict(zip(rows, masked.unbind(), strict=True))
     if terms.value_clip is None:
         sums["value_loss"] = _half_square(sums["error_sq"]) * per_unit**2
-        d_value = _half_square_slope(each["error"]) * (value_coef * per_unit)
+        d_value = _half_square_slope(each["error"], value_coef * per_unit)
     else:
         del sums["d_value"]
         d_value = each["d_value"] * value_coef

@@ -23,11 +23,6 @@ from headrace.rundir.curves import read_run
 from headrace.studies.children import Children
 
 
-@pytest.fixture(autouse=True)
-def benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-
-
 @pytest.fixture
 def ppo():
     pytest.importorskip("envpool")

@@ -20,18 +20,8 @@ from headrace.rundir.curves import on_grid
 from headrace.studies.aggregation import mean_se
 from headrace.studies.machine import wide_console
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CASES = [{"name": name, "lr": 1e-4, "seed": seed} for name in ("a", 'b, "c"') for seed in (0, 1)]
 COLUMNS = ("name", "lr", "seed", "score")
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a file of benchmarks/ by its name, the way its neighbours do."""
-    import importlib
-
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 @pytest.fixture

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a file of benchmarks/ by its name, the way its neighbours do."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import headrace as hr
 from headrace.errors import ConfigError
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = hr.Config(
     env="worlds:Matching",
     algo=hr.PPO(epochs=1, minibatches=1),
@@ -25,8 +23,7 @@ SMALL = hr.Config(
 
 
 @pytest.fixture
-def cooperative(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def cooperative():
     return importlib.import_module("cooperative")
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import importlib
 import shlex
-from pathlib import Path
 
 import pytest
 
 import headrace as hr
 from headrace.studies.children import ProcessResult
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TRACE = "Traceback (most recent call last):\nValueError: no"
 
 
 @pytest.fixture
-def environments(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def environments():
     return importlib.import_module("environments")
 
 

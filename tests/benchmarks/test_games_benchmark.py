@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import csv
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 def test_it_measures_loops_and_headrace_in_turn(monkeypatch, tmp_path, capsys):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     games = importlib.import_module("games")
     rates = {
         "loop": iter([100.0, 200.0, 100.0, 400.0]),
@@ -37,8 +33,7 @@ def test_it_measures_loops_and_headrace_in_turn(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_loop_learns_a_game_that_headrace_learns(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def test_the_loop_learns_a_game_that_headrace_learns():
     games = importlib.import_module("games")
     loop = games.Loop("worlds:Matching", 8, 16)
 
@@ -57,7 +52,6 @@ def test_the_loop_learns_a_game_that_headrace_learns(monkeypatch):
 
 def test_the_loop_obeys_masks_and_the_game_alone_does(monkeypatch):
     """All is forbidden but one action, which is another one for each agent."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     games = importlib.import_module("games")
     loop = games.Loop("headrace_ssa.dominance:parallel_env", 2, 4)
     acted = []

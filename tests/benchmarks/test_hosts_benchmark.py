@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shutil
 import subprocess
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waiting import PATIENCE_S
 
 from headrace.errors import ConfigError
 from headrace.studies.children import Children
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a file of benchmarks/ by its name, the way its neighbours do."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 @pytest.fixture
@@ -111,11 +101,11 @@ def test_a_command_of_a_host_runs_after_what_stands_before_it_and_reads_what_it_
     words = ["bash", "-c", hosts.BOTH, "both", "3", "bash", "-c", "cat; echo first"]
     done = subprocess.run(
         [*words, "bash", "-c", 'cat; echo "$0"', "a b"],
-        input="said ", capture_output=True, text=True, check=True, timeout=10,
+        input="said ", capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.stdout == "first\nsaid a b\n"
     failing = [*words[:4], "1", "false", "echo", "second"]
-    done = subprocess.run(failing, capture_output=True, text=True, check=False, timeout=10)
+    done = subprocess.run(failing, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (1, "")
 
 
@@ -131,7 +121,7 @@ def test_a_host_joins_once_the_head_listens(benchmark):
         time.sleep(0.5)
         assert waiting.poll() is None
         server.listen()
-        assert waiting.communicate(timeout=10)[0] == "joined\n"
+        assert waiting.communicate(timeout=PATIENCE_S)[0] == "joined\n"
 
 
 def test_chaos_on_ray_begins_on_the_first_host_and_the_others_join(benchmark, tmp_path):

@@ -6,11 +6,9 @@ Only one run is a real one; the others are stand-ins that write a curve.
 from __future__ import annotations
 
 import csv
-import importlib
 import itertools
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -19,7 +17,6 @@ from headrace.algos import ALGORITHMS
 from headrace.errors import ConfigError
 from headrace.studies.children import Children
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 SUMMARY = {
     "episodic_return": 30.0,
     "evaluation": {"mean": 40.0, "std": 1.0},
@@ -33,29 +30,18 @@ CURVE = {"env_steps": [0, 100, 400], "seconds": [0.0, 1.0, 3.0], "return": [0.0,
 
 
 @pytest.fixture
-def load(monkeypatch):
-    """Imports a module of benchmarks/."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-    def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    return load
+def impact(benchmark):
+    return benchmark("impact")
 
 
 @pytest.fixture
-def impact(load):
-    return load("impact")
+def tasks(benchmark):
+    return benchmark("impact_tasks")
 
 
 @pytest.fixture
-def tasks(load):
-    return load("impact_tasks")
-
-
-@pytest.fixture
-def runs(load):
-    return load("impact_runs")
+def runs(benchmark):
+    return benchmark("impact_runs")
 
 
 @pytest.fixture

@@ -5,17 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from headrace.errors import ConfigError
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 def test_a_learner_alone_is_measured_by_network_precision_and_batch(monkeypatch, tmp_path, capsys):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     learner = importlib.import_module("learner")
     monkeypatch.setattr(learner, "COLUMNS", 2)
     monkeypatch.setattr(learner, "ROLLOUTS", 1)
@@ -35,8 +31,7 @@ def test_a_learner_alone_is_measured_by_network_precision_and_batch(monkeypatch,
     assert f"results: {tmp_path}" in capsys.readouterr().out
 
 
-def test_a_batch_that_is_no_number_of_rollouts_is_refused(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def test_a_batch_that_is_no_number_of_rollouts_is_refused():
     learner = importlib.import_module("learner")
     with pytest.raises(ConfigError, match=r"batch_sizes=1000 must .* \(nearest: 1280\)"):
         learner.Args(batch_sizes=(640, 1000))

@@ -23,7 +23,6 @@ LOW, HIGH = 23.7, 500.0
 
 @pytest.fixture(autouse=True)
 def benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # main adds to it
 
 

@@ -8,7 +8,6 @@ import json
 import math
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +17,6 @@ from headrace.processes import torch_threads
 from headrace.studies.children import Children
 
 TASK = "CartPole-v1"
-
-
-@pytest.fixture(autouse=True)
-def benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
 
 
 @pytest.fixture

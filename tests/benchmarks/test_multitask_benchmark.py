@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 
 import pytest
 from gymnasium.envs.registration import registry
 from rich.console import Console
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def multitask(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def multitask():
     known = dict(registry)
     yield importlib.import_module("multitask")
     for name in registry.keys() - known.keys():  # which no other process could make

@@ -7,7 +7,6 @@ import csv
 import dataclasses
 import functools
 import importlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import imageio.v2 as imageio
@@ -21,12 +20,9 @@ from headrace.recipes import recipe
 from headrace_ssa import OrbitalDominanceVectorEnv
 from headrace_ssa.dominance import rules
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def runs(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def runs():
     return importlib.import_module("orbital_runs")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from headrace.envs.parallel_game_vector import agents_of
 from headrace.league.folder import snapshots
 from headrace_ssa import OrbitalDominanceVectorEnv
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = {
     "envs_per_actor": 8,
     "fragment_length": 4,
@@ -26,8 +24,7 @@ SMALL = {
 
 
 @pytest.fixture
-def rates(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def rates():
     return importlib.import_module("orbital_rates")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,9 @@ from headrace.cli.flags import named
 from headrace.recipes import recipe
 from headrace.rundir.config_file import replaced
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
 def pixels(monkeypatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("pixels")
 
 
@@ -63,7 +59,6 @@ def test_ratios_are_medians_of_the_ratios_within_a_repeat(pixels):
 
 
 def test_only_steps_after_the_first_update_count_for_a_peers_speed(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     peers = importlib.import_module("pixels_peers")
     now = iter([105.0, 109.0, 110.0, 120.0])
     monkeypatch.setattr(peers.time, "monotonic", lambda: next(now))

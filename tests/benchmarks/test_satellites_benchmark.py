@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import csv
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def satellites(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def satellites():
     return importlib.import_module("satellites")
 
 

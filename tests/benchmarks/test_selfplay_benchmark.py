@@ -15,8 +15,7 @@ pytest.importorskip("pyspiel")  # it has no wheels for Python 3.10
 
 
 @pytest.fixture
-def selfplay(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+def selfplay():
     return importlib.import_module("selfplay")
 
 

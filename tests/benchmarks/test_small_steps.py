@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def test_it_prints_the_fixed_cost_and_the_rates_of_both_ways(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     benchmark = importlib.import_module("small_steps")
     monkeypatch.setattr(benchmark, "SIZES", (16, 32))
     monkeypatch.setattr(benchmark, "SPLITS", ((1, 1), (2, 3)))

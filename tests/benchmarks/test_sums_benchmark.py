@@ -9,7 +9,6 @@ import json
 import pytest
 
 from headrace.studies.scaling.model import Cost, Link, Model, straggling, sum_s
-from tests.benchmarks.test_benchmarks import BENCHMARKS
 
 BETWEEN = Cost(400e-6, 1e-9)
 MODEL = Model(
@@ -20,8 +19,7 @@ MODEL = Model(
 
 
 @pytest.fixture
-def sums(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def sums():
     return importlib.import_module("sums")
 
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 import torch
+from tries import few_of
 from worlds import SlowEnv
 
 import headrace as hr
@@ -75,8 +76,9 @@ def held_to_its_bound(results: list[hr.Result], bound: int) -> int:
     return max(lags)
 
 
-@pytest.mark.parametrize("case", SERIAL, ids=lambda case: str(SERIAL.index(case)))
-def test_in_one_process_lag_keeps_its_bound(case, tiny, finish):
+@pytest.mark.parametrize("number", few_of(range(len(SERIAL)), [1, 2, 4, 8, 9, 10]))
+def test_in_one_process_lag_keeps_its_bound(number, tiny, finish):
+    case = SERIAL[number]
     config = config_of(tiny, case, "serial", total_steps=1000)
     trainer, results = finish(config)
     most = held_to_its_bound(results, config.lag_bound)
@@ -92,9 +94,9 @@ def test_in_one_process_lag_keeps_its_bound(case, tiny, finish):
 
 
 @pytest.mark.filterwarnings("ignore:num_actors=4")
-@pytest.mark.parametrize("case", SHM, ids=lambda case: str(SHM.index(case)))
-def test_between_processes_lag_keeps_its_bound(case, tiny, finish):
-    config = config_of(tiny, case, "shm", total_steps=1000)
+@pytest.mark.parametrize("number", few_of(range(len(SHM)), [1, 2, 7]))
+def test_between_processes_lag_keeps_its_bound(number, tiny, finish):
+    config = config_of(tiny, SHM[number], "shm", total_steps=1000)
     trainer, results = finish(config)
     held_to_its_bound(results, config.lag_bound)
     assert trainer.env_steps >= 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from tries import few_of
 from worlds import MemoryVectorEnv
 
 import headrace as hr
@@ -46,14 +47,13 @@ def success(algo, core, tmp_path, seed=0, total_steps=150_000) -> float:
     return hr.evaluate(trainer.policy, MemoryVectorEnv, 400, env_kwargs=kwargs).mean
 
 
+FEW = [("ppo", "lstm"), ("appo", "gru"), ("impact", "lstm")]
+PAIRS = [(algo, core) for algo in ALGOS for core in ("lstm", "gru")]
+
+
 @pytest.mark.parametrize(
-    ("algo", "core"),
-    [
-        # GRU differs from LSTM in the core alone: make test-full has the others.
-        pytest.param(algo, core, marks=[pytest.mark.slow] * (core == "gru" and algo != "ppo"))
-        for algo in ALGOS
-        for core in ("lstm", "gru")
-    ],
+    ("algo", "core"),  # one of each kind of update and both cores; make test-full has all pairs
+    few_of(PAIRS, FEW),
 )
 def test_a_recurrent_policy_remembers_the_cue(algo, core, tmp_path):
     assert success(ALGOS[algo], core, tmp_path) >= 0.95

@@ -22,6 +22,7 @@ import cloudpickle
 import psutil
 import pytest
 import torch
+from waiting import PATIENCE_S, wait_until
 from warm import DRAWS, FEW_REPEATS, UNDRAWN, Program, popen
 
 import headrace as hr
@@ -180,15 +181,17 @@ class Script:
         """What it has printed so far."""
         return self._output.read_text()
 
-    def wait_for(self, words: str, timeout_s: float = 40.0) -> None:
+    def wait_for(self, words: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until ``words`` were printed."""
-        deadline = time.monotonic() + timeout_s
-        while words not in self.output:
-            assert self.process.poll() is None, f"it ended early:\n{self.output}"
-            assert time.monotonic() < deadline, f"{words!r} never came:\n{self.output}"
-            time.sleep(0.02)
 
-    def wait(self, timeout_s: float = 40.0) -> int:
+        def printed() -> bool:
+            ended = self.process.poll() is not None
+            assert words in self.output or not ended, f"it ended early:\n{self.output}"
+            return words in self.output
+
+        wait_until(printed, lambda: f"{words!r} never came:\n{self.output}", 0.02, timeout_s)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for its end; returns the exit status."""
         return self.process.wait(timeout_s)
 
@@ -228,7 +231,9 @@ def forked_children(monkeypatch):
 def gone():
     """Whether processes have ended (or wait only to be reaped) within some seconds."""
 
-    def check(processes: list[psutil.Process], timeout_s: float = 15.0) -> list[psutil.Process]:
+    def check(
+        processes: list[psutil.Process], timeout_s: float = PATIENCE_S
+    ) -> list[psutil.Process]:
         deadline = time.monotonic() + timeout_s
         while True:
             alive = [p for p in processes if _runs(p)]
@@ -243,13 +248,15 @@ def gone():
 def stop():
     """Stops processes (SIGSTOP), which takes until each has a core, and none runs meanwhile."""
 
-    def act(processes: list[psutil.Process], timeout_s: float = 15.0) -> None:
+    def running(processes: list[psutil.Process]) -> list[psutil.Process]:
+        return [p for p in processes if p.status() != psutil.STATUS_STOPPED]
+
+    def act(processes: list[psutil.Process]) -> None:
         for process in processes:
             process.suspend()
-        deadline = time.monotonic() + timeout_s
-        while running := [p for p in processes if p.status() != psutil.STATUS_STOPPED]:
-            assert time.monotonic() < deadline, f"not stopped: {running}"
-            time.sleep(0.002)
+        wait_until(
+            lambda: not running(processes), lambda: f"not stopped: {running(processes)}", 0.002
+        )
 
     return act
 

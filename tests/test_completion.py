@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from waiting import PATIENCE_S
 
 from headrace.algos import NAMES
 from headrace.cli import completion, main
@@ -54,7 +55,7 @@ def completed(shell: str, words: Completions, *line: str) -> set[str]:
         text += 'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _headrace\n'
         text += 'printf "%s\\n" "${COMPREPLY[@]}"\n'
         command = [shell, "--norc", "-c", text, "bash", *line]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     return {row.split("\t")[0] for row in done.stdout.splitlines() if row}
 
 
@@ -87,7 +88,7 @@ def test_zsh_completes_in_a_terminal(words, tmp_path):
         pytest.skip("needs zsh")
     (tmp_path / "completion").write_text(completion.script("zsh", words))
     command = ["zsh", "-f", "-c", IN_A_TERMINAL, "zsh", str(tmp_path / "completion")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert "serial" in done.stdout
     assert "shm" in done.stdout
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
+from waiting import PATIENCE_S
 from worlds import CountingEnv, SpaceIdentityEnv
 
 import headrace as hr
@@ -169,7 +170,7 @@ def behind(gate: Gate) -> type[gymnasium.Env]:
     class Behind(Long):
         def step(self, action):
             if self._env % B == 3:  # the seeds are 3, 4, 5 and 6
-                assert gate.open.wait(30), "it held up the others"
+                assert gate.open.wait(PATIENCE_S), "it held up the others"
             else:
                 gate.passed()
             return super().step(action)
@@ -255,7 +256,7 @@ def test_the_cut_is_asked_about_once_for_as_many_steps_as_there_are_environments
     class InTurn(Long):
         def step(self, action):
             with turn:
-                assert turn.wait_for(lambda: total[0] == self._step * B + self._env - 3, 30)
+                assert turn.wait_for(lambda: total[0] == self._step * B + self._env - 3, PATIENCE_S)
                 total[0] += 1
                 turn.notify_all()
             return super().step(action)
@@ -347,7 +348,7 @@ def behind_any(gate: Gate) -> type[gymnasium.Env]:
                 first.append(self)
             self.stepped = True
             if first and first[0] is self:
-                assert gate.open.wait(30), "it held up the others"
+                assert gate.open.wait(PATIENCE_S), "it held up the others"
             else:
                 gate.passed()
             return super().step(action)

@@ -291,14 +291,14 @@ def test_whoever_is_killed_is_replaced_and_steps_stay_whole(tiny):
 
 def test_a_process_that_hangs_is_killed_and_replaced_and_no_actor_is_blamed(tiny):
     said: list[str] = []
-    config = tiny(algo=hr.APPO(), total_steps=10**9, actor_timeout_s=3.0, **SHARED)
+    config = tiny(algo=hr.APPO(), total_steps=10**9, actor_timeout_s=8.0, **SHARED)
     with contextlib.closing(hr.Trainer(config, notify=said.append)) as trainer:
         for result in trainer:
             if result.updates == 2:
                 os.kill(trainer.source.pids()[-1], signal.SIGSTOP)
             if result.restarts == 1:
                 trainer.stop()
-    assert any("inference process: killed after doing nothing for 1.5 s" in s for s in said)
+    assert any("inference process: killed after doing nothing for 4 s" in s for s in said)
     assert not any(line.startswith("actor") for line in said)
 
 
@@ -374,7 +374,7 @@ def test_nothing_outlives_a_killed_trainer(start, gone):
     names = [process.name() for process in family]
     assert "headrace-infere" in names, names
     os.kill(script.process.pid, signal.SIGKILL)
-    script.wait(5)
+    script.wait()
     assert gone(family) == []
 
 

@@ -35,11 +35,11 @@ def faulty(make, tmp_path, mode: str, config=None, once: bool = True, fail_at_st
     [
         ("raise", "RuntimeError: FaultyEnv failed at step 3, as asked", "in step"),
         ("exit", r"died \(exit code 13\)", ""),
-        ("hang", "gave no answer in 1.5 s", ""),
+        ("hang", "gave no answer in 3 s", ""),
     ],
 )
 def test_a_fault_is_told_and_the_worker_replaced(make, tmp_path, mode, reason, traceback):
-    limit_s = 1.5 if mode == "hang" else 300.0
+    limit_s = 3.0 if mode == "hang" else 300.0
     envs = faulty(make, tmp_path, mode, LocalConfig(nodes=2, timeout_s=limit_s))
     assert envs.faults == {}
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_more_deaths_than_max_restarts_end_it(make, tmp_path, use):
 
 @pytest.mark.filterwarnings("ignore:worker")
 def test_a_message_that_nobody_reads_ends_in_time(make, tmp_path):
-    config = LocalConfig(nodes=1, timeout_s=0.5, start_timeout_s=1.5, max_restarts=1)
+    config = LocalConfig(nodes=1, timeout_s=2.0, start_timeout_s=4.0, max_restarts=1)
     envs = make(AsleepEnv, config, env_kwargs={"once": str(tmp_path / "first")})
     envs.reset(seed=0)
     assert not envs.step(ZEROS[:1])[3].any()
@@ -266,4 +266,4 @@ def test_no_worker_outlives_a_head_that_is_killed_and_ctrl_c_ends_none(start, go
     assert gone(family, timeout_s=0.0) == family
     script.process.kill()
     script.wait()
-    assert gone(family, timeout_s=10.0) == []
+    assert gone(family) == []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from waiting import wait_until
 from worlds import CountingEnv
 
 from headrace.errors import AgentFault, ConfigError
@@ -79,11 +80,8 @@ def set_to(agent: Revealing, action: int) -> None:
 
 
 def wait_for(file: Path, lines: int) -> None:
-    """Until the file has so many lines, or 20 seconds."""
-    deadline = time.monotonic() + 20.0
-    while len(file.read_text().split()) < lines:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    """Wait until the file has so many lines."""
+    wait_until(lambda: len(file.read_text().split()) >= lines)
 
 
 def test_weights_arrive_exactly_one_step_later(ahead):

@@ -10,6 +10,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from waiting import PATIENCE_S
 
 import headrace as hr
 from headrace.distributed.preemption import Preemption
@@ -107,14 +108,14 @@ def test_rollouts_are_cut_once_enough_learners_have_theirs(preemption):
         group.left[2] = 6  # an update behind
         assert not happened.wait(0.1)
         group.left[2] = 8  # an update ahead
-        assert happened.wait(5)
+        assert happened.wait(PATIENCE_S)
     assert cuts == [7]
     assert group.left[0] == 7  # and says that it has its rollouts
     happened.clear()
     with one.collecting(8):
         assert not happened.wait(0.1)  # only learner 2
         group.left[3] = 8
-        assert happened.wait(5)
+        assert happened.wait(PATIENCE_S)
     assert cuts == [7, 8]
 
 
@@ -143,7 +144,7 @@ def test_the_learner_that_is_behind_cuts_its_rollouts_for_the_other(tiny, tmp_pa
         results = list(group)
     steps = sorted((steps_of(config.run_dir, rank) for rank in (0, 1)), key=sum)
     assert results[-1].env_steps == sum(map(sum, steps)) >= 200
-    slow, fast = steps
+    slow, fast = (some[1:] for some in steps)  # in the first update either may start later
     assert min(fast) >= 31  # 32, or 31 and a filler
     assert all(7 <= n < 31 for n in slow)  # a quarter at least, and not all
     assert sum(slow) < 0.75 * sum(fast)

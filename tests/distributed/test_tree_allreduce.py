@@ -8,6 +8,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from waiting import PATIENCE_S
 
 from headrace.distributed import tree_allreduce
 
@@ -28,7 +29,7 @@ class Wire:
             if out.numel():
                 self.boxes[me, to].put((out.clone(), at))
             if into.numel():
-                values, sent = self.boxes[source, me].get(timeout=10)
+                values, sent = self.boxes[source, me].get(timeout=PATIENCE_S)
                 into.copy_(values)
                 clock[me] = max(at, sent) + 1
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from waiting import PATIENCE_S
 
 from headrace.types import Clock
 
@@ -24,7 +25,7 @@ class Meeting:
         size: how many they are. timeout_s: of every wait.
     """
 
-    def __init__(self, size: int, timeout_s: float = 20.0) -> None:
+    def __init__(self, size: int, timeout_s: float = PATIENCE_S) -> None:
         self.size, self._timeout_s = size, timeout_s
         self._barrier = threading.Barrier(size, timeout=timeout_s)
         self._calls: list[Any] = [None] * size  # (kind, value) of each learner
@@ -140,7 +141,7 @@ class ThreadGroup:
 
 
 def run_learners(
-    size: int, function: Callable[[ThreadGroup], T], timeout_s: float = 20.0
+    size: int, function: Callable[[ThreadGroup], T], timeout_s: float = PATIENCE_S
 ) -> list[T]:
     """What ``function(group)`` returned in each of ``size`` threads, by rank.
 

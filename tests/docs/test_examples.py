@@ -48,7 +48,7 @@ def test_each_example_runs_to_its_evaluation_and_leaves_no_process(name, start, 
     flags += [*TINY[name].split(), "--eval-episodes", "2"]
     script = start(str(EXAMPLES / f"{file}.py"), *flags, quick=True)
     script.wait_for(" steps  return")
-    assert script.wait(60) == 0, script.output
+    assert script.wait() == 0, script.output
     assert "Evaluation: return" in script.output
     assert not gone(session_of(script))
     (run_dir,) = (tmp_path / "runs").iterdir()

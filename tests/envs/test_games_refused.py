@@ -184,7 +184,6 @@ class Undead(CountingTurns):
         (Undead, "Undead keeps selecting 0, which has ended"),
     ],
 )
-@pytest.mark.timeout(20)
 def test_a_game_that_goes_on_without_anybody_ends(env, words):
     with contextlib.closing(make_vec(env, 1, "sync")) as envs:
         actions = np.zeros(envs.num_envs, np.int64)

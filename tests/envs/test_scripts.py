@@ -72,7 +72,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_script_s_runs_are_evaluated_and_resumed_from_the_command_line(folder, start, capsys):
     script = start("script.py", shared=True)
-    assert script.wait(60) == 0, script.output
+    assert script.wait() == 0, script.output
     for name, length in (("class", "2.0"), ("function", "")):
         config = json.loads((folder / "runs" / name / "config.json").read_text())["config"]
         assert config["env_file"] == str(folder / "script.py")

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
+from waiting import PATIENCE_S
 from worlds import CountingEnv, FaultyEnv, SpaceIdentityEnv
 
 from headrace.envs import make_vec
@@ -113,7 +114,7 @@ def test_environments_are_stepped_alone_and_reported_when_they_are_ready():
 
     class Gated(CountingEnv):
         def step(self, action):
-            assert gates[self._env].wait(30)
+            assert gates[self._env].wait(PATIENCE_S)
             return super().step(action)
 
     with opened(Gated, 3, "threads") as envs:
@@ -178,9 +179,9 @@ def test_an_environment_that_ends_its_thread_is_a_fault_like_others(error, leave
 
 def test_an_environment_that_hangs_is_named_after_the_timeout_and_close_does_not_wait(tmp_path):
     done = str(tmp_path / "done")
-    envs = Threads(lambda: FaultyEnv(1, "hang", done), 3, "Hanging", timeout_s=1.0)
+    envs = Threads(lambda: FaultyEnv(1, "hang", done), 3, "Hanging", timeout_s=2.0)
     envs.reset(seed=0)
-    with pytest.raises(EnvironmentFault, match=r"Hanging: no answer in 1 s from environment \d$"):
+    with pytest.raises(EnvironmentFault, match=r"Hanging: no answer in 2 s from environment \d$"):
         envs.step(np.zeros(3, int))
     envs.close_extras(timeout=0.5)
     assert sum(worker.thread.is_alive() for worker in envs._workers) == 1
@@ -192,13 +193,13 @@ def test_one_that_hangs_is_named_also_while_others_go_on(tmp_path):
     class Stuck(CountingEnv):
         def step(self, action):
             if self._env == 1:
-                stuck.wait(30)
+                stuck.wait(PATIENCE_S)
             return super().step(action)
 
-    envs = Threads(Stuck, 3, "Stuck", timeout_s=1.0)
+    envs = Threads(Stuck, 3, "Stuck", timeout_s=2.0)
     envs.reset(seed=0)
     rows = np.arange(3)
-    with pytest.raises(EnvironmentFault, match=r"no answer in 1 s from environment 1$"):
+    with pytest.raises(EnvironmentFault, match=r"no answer in 2 s from environment 1$"):
         for _ in range(10_000_000):
             envs.send(rows, np.zeros(len(rows), int))
             rows = envs.receive()

@@ -8,11 +8,11 @@ import os
 import re
 import signal
 import threading
-import time
 
 import psutil
 import pytest
 import torch
+from waiting import wait_until
 from worlds import IdentityVectorEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
@@ -219,13 +219,6 @@ def test_a_slot_reports_the_metrics_of_its_own_gradient_and_no_nan(pair):
 # -- with actors as processes -------------------------------------------------------------------
 
 
-def wait_until(condition, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-
-
 def test_actors_learn_while_the_trainer_takes_no_step(tiny):
     config = tiny(algo=hr.A3C(), num_actors=2)
     with contextlib.closing(hr.Trainer(config)) as trainer:
@@ -303,8 +296,8 @@ def test_nothing_outlives_a_killed_trainer_and_its_memory_is_freed(start, gone):
     family = script.family()
     assert len(family) >= 4  # itself, the fork server, two actors
     os.kill(script.process.pid, signal.SIGKILL)
-    script.wait(5)
-    assert gone(family, timeout_s=5.0) == []
+    script.wait()
+    assert gone(family) == []
     ours = re.compile("|".join(rf"_{p.pid}_" for p in family))
     assert [name for name in os.listdir("/dev/shm") if ours.search(name)] == []
 

@@ -17,6 +17,7 @@ from urllib.request import url2pathname
 
 import pytest
 from reporting.runs import Page, write_run
+from waiting import PATIENCE_S
 
 from headrace.cli import main, reports
 from headrace.errors import ConfigError
@@ -41,7 +42,7 @@ def served(tmp_path):
 def asked(one: live.Live, target: str | None = None, **headers: str) -> tuple[int, str, dict]:
     """Status, text and headers of an answer; by default to the address that is printed."""
     parts = urlsplit(one.url)
-    line = http.client.HTTPConnection("127.0.0.1", one.port, timeout=20)
+    line = http.client.HTTPConnection("127.0.0.1", one.port, timeout=PATIENCE_S)
     with contextlib.closing(line):
         line.request("GET", f"/?{parts.query}" if target is None else target, headers=headers)
         answer = line.getresponse()
@@ -73,7 +74,7 @@ def test_nobody_else_sees_anything(served):
         status, text, _ = asked(served, Host=host)
         assert (status, "CartPole" in text) == (403, False), host
     assert asked(served, good.replace("/?", "/etc/passwd?"))[0] == 404
-    line = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    line = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE_S)
     with contextlib.closing(line):
         line.request("POST", good)
         assert line.getresponse().status == 501
@@ -144,7 +145,7 @@ def test_ctrl_c_ends_watching_without_an_error(tmp_path):
     try:
         assert "http://127.0.0.1:" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
         process.wait(10)

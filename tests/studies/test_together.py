@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import populations
+from waiting import PATIENCE_S
 from warm import Program
 
 from headrace.studies.pbt.member import Event, Member
@@ -20,7 +21,7 @@ from headrace.studies.pbt import command
 
 def barrier(name):
     Path(f"{name}.{os.getpid()}").touch()
-    until = time.monotonic() + 30.0
+    until = time.monotonic() + 100.0
     while len(list(Path().glob(f"{name}.*"))) < 4:
         assert time.monotonic() < until
 
@@ -51,7 +52,7 @@ def test_whoever_begins_or_ends_together_gets_in_nobodys_way(tmp_path):
     programs = [Program(words, tmp_path, output, shared=True) for _ in range(4)]
     os.close(output)
     try:
-        status = [program.wait(60.0) for program in programs]
+        status = [program.wait(PATIENCE_S) for program in programs]
     finally:
         for program in programs:
             program.kill()

@@ -12,6 +12,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 import torch
+from waiting import PATIENCE_S
 
 from headrace.transport import request_channel
 from headrace.transport.request_channel import (
@@ -53,7 +54,7 @@ def doubled(asked: RequestBatch) -> dict:
     return {"y": 2.0 * asked.rows["x"], "core": ()}
 
 
-def call(caller: RequestClient, *values: int, timeout_s: float = 20.0) -> list[list[float]]:
+def call(caller: RequestClient, *values: int, timeout_s: float = PATIENCE_S) -> list[list[float]]:
     return caller.call(rows(*values), len(values), timeout_s)["y"].tolist()
 
 
@@ -74,7 +75,7 @@ class Calling(threading.Thread):
         self.answer = call(self.caller, *self.values)
 
     def check(self) -> None:
-        self.join(20)
+        self.join(PATIENCE_S)
         assert self.answer == right(*self.values)
 
 

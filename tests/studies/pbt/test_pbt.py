@@ -14,6 +14,7 @@ from pathlib import Path
 import populations as stub
 import pytest
 import torch
+from waiting import PATIENCE_S
 from warm import Program
 
 import headrace as hr
@@ -99,11 +100,11 @@ def killed(folder: Path, kills: int, seed: int) -> Population:
         if programs[number].poll() is not None:
             break
         os.kill(programs[number].pid, signal.SIGKILL)
-        programs[number].wait(10.0)
+        programs[number].wait(PATIENCE_S)
         kills -= 1
         programs[number] = taking_part(folder, members=6)
     for program in programs:
-        assert program.wait(60.0) == 0, (folder / "output.txt").read_text()
+        assert program.wait(PATIENCE_S) == 0, (folder / "output.txt").read_text()
     return population
 
 
@@ -168,7 +169,6 @@ def test_a_member_that_somebody_trains_is_left_to_them(tmp_path):
     assert first.latest().steps == 40
 
 
-@pytest.mark.timeout(60)
 def test_a_whole_small_population(tmp_path, monkeypatch, capsys, forked_children):
     """Ordinary runs, of which one copies the other and goes on."""
     monkeypatch.chdir(tmp_path)

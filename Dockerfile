@@ -23,7 +23,7 @@ COPY headrace_ssa headrace_ssa
 # ray[default] has the dashboard, which RayJobs are handed over to.
 RUN pip install --no-cache-dir --constraint constraints.txt setuptools torch==2.13.0 \
     && pip install --no-cache-dir --constraint constraints.txt --no-build-isolation \
-        ".[atari,ray]" "ray[default]"
+        ".[atari,plots,ray,tensorboard,video]" "ray[default]"
 
 # Ubuntu's images have a user of this number already.
 RUN (getent passwd 1000 || useradd --uid 1000 --create-home headrace) \

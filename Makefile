@@ -1,4 +1,4 @@
-# make train   creates .venv, installs, and trains APPO on CartPole-v1 (Python 3.10 to 3.13)
+# make train   creates .venv, installs what training needs, and trains APPO on CartPole-v1 (Python 3.10 to 3.13)
 # make test    creates .venv, installs, and runs the test suite: two files at a time, then the
 #              serial tests; the last lines say which files took more than tests/budget.py gives
 # make test-ray   runs the tests that start a Ray cluster on this machine
@@ -32,7 +32,7 @@ LOWEST := .venv-lowest/bin
 .PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
 	cluster-packages test-integrations test-elsewhere lowest lint site site-version wheel house clean
 
-train: .venv/installed
+train: .venv/core
 	$(BIN)/headrace train appo --recipe cartpole
 
 test: .venv/installed
@@ -90,20 +90,27 @@ wheel: .venv/installed
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist')"
 	$(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
 	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/pip install --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	.venv-wheel/bin/pip install --disable-pip-version-check --constraint constraints.txt \
+		"$$(echo dist/*.whl)[video]"
 	cd .venv-wheel && bin/headrace --version && bin/headrace play cartpole --episodes 1 && \
 		bin/headrace train appo --env-id CartPole-v1 --total-steps 20000 --run-dir run --overwrite
 
 house: .venv/installed
 	$(BIN)/python tests/house.py
 
-.venv/installed: pyproject.toml constraints.txt
+# What training, its plots and its TensorBoard files need; .venv/installed adds all that tests need.
+.venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		setuptools "torch==2.13.0"
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
-		--no-build-isolation --editable ".[box2d,envpool,dev]"
+		--no-build-isolation --editable ".[plots,tensorboard]"
 	$(BIN)/python -m compileall -q headrace headrace_ssa  # as pip does with what isn't editable
+	touch $@
+
+.venv/installed: .venv/core
+	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
+		--no-build-isolation --editable ".[box2d,envpool,dev]"
 	touch $@
 
 # kubectl's package needs a whole library of its publisher's, which is left out.

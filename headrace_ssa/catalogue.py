@@ -20,6 +20,7 @@ from xml.parsers import expat
 import numpy as np
 
 from headrace.errors import ConfigError, require, shown
+from headrace.extras import needs
 from headrace_ssa import orbits
 from headrace_ssa.orbits import EARTH_RADIUS
 
@@ -68,12 +69,9 @@ def read(path: str | Path) -> Catalogue:
 @functools.lru_cache(maxsize=8)
 def _read(path: str, where: Path, mtime_ns: int, size: int) -> Catalogue:
     """Once for all environments of a process, until the file is another."""
-    try:
+    with needs("catalogue", "catalogue"):
         from sgp4 import api
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "catalogue needs the package sgp4: pip install 'headrace[catalogue]'"
-        ) from error
+
     try:
         text = where.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.extras import needs
 from headrace_ssa import sensors
 from headrace_ssa.tracking import STEP_S
 
@@ -27,8 +28,9 @@ def frame(outlook: Outlook, row: int, title: str, turned: float, limit: float) -
     Args:
         title: of the map. turned: how far the Earth has, rad. limit: of the times, hours.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure  # takes a second, hence here
+    with needs("render_mode='rgb_array'", "plots"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure  # takes a second, hence here
 
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)

@@ -91,8 +91,7 @@ def nothing_drawn(request, monkeypatch):
         for name in DRAWS:
             monkeypatch.setattr(run_end, name, lambda *_: None)
         if drawing := sys.modules.get("headrace.studies.plotting"):
-            plain = drawing.Figure
-            monkeypatch.setattr(drawing, "Figure", lambda layout, **size: plain(**size))
+            monkeypatch.setattr(drawing, "LAYOUT", None)
             monkeypatch.setattr(drawing.statistics, "REPEATS", FEW_REPEATS)
 
 

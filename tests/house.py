@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # only: what stands on one floor doesn't know of each other.
 FLOORS = [
     "errors",
-    "processes validation callbacks",
+    "processes validation callbacks extras",
     "ops schedules process",
     "types",
     "spaces transport jobs",

@@ -17,6 +17,7 @@ import warm
 import headrace as hr
 from headrace.cli import main
 from headrace.cli.flags import grouped, named
+from headrace.cli.short_help import common_settings
 from headrace.errors import ConfigError
 from headrace.rundir import checkpoint
 
@@ -128,7 +129,7 @@ def test_help_version_and_typos_come_at_once(capsys, monkeypatch):
 
 def test_settings_are_listed_in_the_order_that_people_need_them(capsys):
     with pytest.raises(SystemExit):
-        main(["train", "ppo", "--help"])
+        main(["train", "ppo", "--help-all"])
     shown = capsys.readouterr().out
     order = (
         "--recipe", "--env-id", "--total-steps", "--seed", "--run-dir", "--learning-rate",
@@ -140,6 +141,21 @@ def test_settings_are_listed_in_the_order_that_people_need_them(capsys):
     with pytest.raises(SystemExit):
         main(["train", "a2c", "--recipe", "cartpole", "--help"])
     assert "(default: 475.0)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", hr.algos.NAMES)
+def test_the_short_help_shows_the_common_settings_with_their_own_defaults(name, capsys):
+    assert main(["train", name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"headrace train {name} --help-all" in shown
+    config = hr.Config(algo=hr.algos.ALGORITHMS[name]())
+    flags = {flag.field: flag for group in grouped(config).values() for flag in group}
+    for setting in common_settings(name):
+        flag = flags[setting.name]
+        assert setting.flag in flag.names, setting
+        assert setting.text == " ".join(flag.help.split()), setting
+        assert setting.default == str(flag.default), setting
+    assert len(common_settings(name)) == 14  # and --recipe
 
 
 def test_every_setting_is_one_flag_with_a_text():

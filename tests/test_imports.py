@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.algos import NAMES
 from tests.house import FLOORS, ROOT, files
 
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts.split()}
@@ -116,10 +117,11 @@ for command in {commands!r}:
 """
 READING = ["evaluate", "play", "plot", "report", "watch", "doctor"]  # runs or policies
 RATING = ["score", "references", "league"]
+TRAINING = [f"train {name}" for name in NAMES]
 
 
 def test_the_help_of_commands_loads_no_torch():
-    python(HELP.format(commands=READING + RATING))
+    python(HELP.format(commands=READING + RATING + TRAINING))
 
 
 # Both need a Python that has imported nothing but parts of the package, which takes a second.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headrace import extras
 from headrace.algos import NAMES, installed
 from headrace.cli.choices import chosen
 from headrace.errors import ConfigError, require
@@ -22,6 +23,7 @@ SHELLS = {
     "fish": "For ~/.config/fish/completions/headrace.fish.",
 }
 _HELP = {"-h", "--help"}
+_HELP_ALL = "--help-all"  # of train, whose --help shows the most common flags
 STUDIES = {
     "scaling": "What more learners bring on this machine.",
     "aaps": "What fetching weights on drift only saves.",
@@ -31,6 +33,12 @@ STUDIES = {
 def train(argv: list[str]) -> int:
     """Train an algorithm on an environment."""
     name, rest = _algorithm(argv)
+    if name in NAMES and len(rest) == 1 and rest[0] in _HELP:
+        from headrace.cli.short_help import short_help
+
+        print(short_help(name))
+        return 0
+    rest = ["--help" if word == _HELP_ALL else word for word in rest]
     _begin_imports(rest)
     from headrace.cli.training import train as of_algorithm
 
@@ -80,7 +88,8 @@ def doctor(argv: list[str]) -> int:
 
 
 def plan(argv: list[str]) -> int:
-    """Say how fast a run will be, who its bottleneck is, and what would help."""
+    """Predict a run's speed and bottleneck, and what would help."""
+    extras.require("headrace plan", "studies", "simpy", "matplotlib")
     from headrace.studies.plan.command import main
 
     return main(argv)
@@ -89,6 +98,7 @@ def plan(argv: list[str]) -> int:
 def bench(argv: list[str]) -> int:
     """Measure what headrace brings on this machine: scaling, aaps."""
     study, rest = chosen("headrace bench", "a study", argv, STUDIES)
+    extras.require(f"headrace bench {study}", "studies", "scipy", "matplotlib")
     if study == "scaling":
         from headrace.studies.scaling.command import main
     else:
@@ -97,7 +107,8 @@ def bench(argv: list[str]) -> int:
 
 
 def sweep(argv: list[str]) -> int:
-    """Train with settings that are drawn, several at a time, and say which learn best."""
+    """Train with sampled settings, several at a time, and rank them."""
+    extras.require("headrace sweep", "sweep", "optuna", "matplotlib")
     from headrace.studies.sweep.command import main
 
     return main(argv)
@@ -105,6 +116,7 @@ def sweep(argv: list[str]) -> int:
 
 def pbt(argv: list[str]) -> int:
     """Train a population whose members copy better ones and change their settings a little."""
+    extras.require("headrace pbt", "studies", "matplotlib")
     from headrace.studies.pbt.command import main
 
     return main(argv)

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 _COLUMNS = "100"  # of the help that is read: narrow enough for one column of flags
 _ROW = re.compile(r"^[│ ] {1,2}(--\S.*?)(?: {2}|$)", re.MULTILINE)  # its frame may be left out
 _FLAG = re.compile(r"--[a-z0-9][a-z0-9-]*")
+_HELP_OF = {"train": "--help-all"}  # commands whose --help omits flags
 _CHOICES = re.compile(r"(--[a-z0-9-]+) (?:\{None\}\|)?\{([^}\s]+)\}")
 
 
@@ -39,7 +40,7 @@ def words_of(commands: Mapping[str, Command], groups: Mapping[str, Sequence[str]
     after, values = dict[str, list[str]](), dict[str, dict[str, None]]()
     for name, command in commands.items():
         for second in groups.get(name, [""]):
-            rows = _ROW.findall(_help(command, second.split()))
+            rows = _ROW.findall(_help(command, [*second.split(), _HELP_OF.get(name, "--help")]))
             after[f"{name} {second}".rstrip()] = [
                 *dict.fromkeys(f for row in rows for f in _FLAG.findall(row)),
                 "--help",
@@ -57,10 +58,10 @@ def script(shell: str, words: Completions) -> str:
 
 
 def _help(command: Command, words: list[str]) -> str:
-    """What a command says of itself, without waiting for anything that it would do."""
+    """Return what a command prints for these arguments, which ask for help."""
     shown = io.StringIO()
     with _columns(), contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        command([*words, "--help"])
+        command(words)
     return shown.getvalue()
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from headrace import extras
 from headrace.config import Config
 from headrace.errors import CheckpointError, HeadraceError, on_one_line
 from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
@@ -78,11 +79,26 @@ def finish(
     find_problems = partial(conclude, run.run_dir, notify)
     if attempt("the doctor", lambda: summary.update(warnings=find_problems())) and saved:
         attempt("the summary", save)
-    if draw:
+    if draw and extras.is_installed("matplotlib"):
         return_freed_memory()  # of the training
         attempt("the plot", partial(plot, [run.run_dir]))
         attempt("the report", partial(_report, run.run_dir))
+    if draw and (left_out := _left_out()):
+        notify(left_out)
     return summary
+
+
+def _left_out() -> str | None:
+    """Describe the files that a run lacks because an optional package isn't installed."""
+    files = {
+        ("matplotlib", "plots"): "curve.png and report.html",
+        ("tensorboard", "tensorboard"): "TensorBoard files",
+    }
+    lacking = {key: name for key, name in files.items() if not extras.is_installed(key[0])}
+    if not lacking:
+        return None
+    line = extras.install_line(*(extra for _, extra in lacking))
+    return f"left out: {', '.join(lacking.values())}; to get them: {line}"
 
 
 def _has_logged(run_dir: Path) -> bool:

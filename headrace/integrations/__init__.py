@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.extras import needs
 
 
 def needed(module: str, extra: str) -> Any:
@@ -15,12 +15,8 @@ def needed(module: str, extra: str) -> Any:
     Raises:
         ConfigError: it isn't installed; the message has the line that installs it.
     """
-    try:
+    with needs(f"headrace.integrations.{extra}", extra):
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{module} isn't installed ({error}): pip install 'headrace[{extra}]'"
-        ) from error
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

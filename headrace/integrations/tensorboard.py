@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.extras import needs
 from headrace.integrations import final, flat
 
 
@@ -28,7 +29,8 @@ class HyperParameters:
         """Write the settings with the final figures, unless the run failed."""
         if summary is None:
             return
-        from torch.utils.tensorboard import SummaryWriter
+        with needs("HyperParameters", "tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
 
         settings = flat(trainer.config.to_json())
         chosen = {k: v for k, v in settings.items() if self._names is None or k in self._names}

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError
+from headrace.extras import require
 from headrace.nn.text import TextEncoder
 from headrace.ops import tree
 from headrace.types import Tree
@@ -50,13 +51,7 @@ def export(policy: nn.Module, path: Path) -> Path:
     Raises:
         ConfigError: a package is missing, or the network holds what ONNX can't express.
     """
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"export_onnx() needs the package {error.name}: pip install 'headrace[onnx]'"
-        ) from error
+    require("export_onnx()", "onnx", "onnx", "onnxscript")
     model = _convert(_Step(policy))
     temporary = path.with_name(path.name + ".tmp")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from headrace.extras import needs
 from headrace.reporting.panels import Panel
 
 # Placeholder colours that the page replaces: text, grid and curves.
@@ -27,8 +28,9 @@ def drawn(panels: Sequence[Panel], groups: int) -> Iterator[tuple[str, dict[str,
     Args:
         groups: number of groups. Colours mark groups, or metrics if there is one group.
     """
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+    with needs("a report", "plots"):
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
 
     with _style(0):
         figure = Figure(figsize=_SIZE, dpi=72, frameon=False)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace import extras
 from headrace.doctor.doctor import Doctor, Finding
 from headrace.envs.changes import EnvChange
 from headrace.errors import on_one_line
@@ -52,6 +53,7 @@ class RunLog:
     ) -> None:
         self._metrics, self._evaluations = path / "metrics.jsonl", path / "evaluations.jsonl"
         self._events = path / tensorboard_events.file_name()
+        self._writes_events = extras.is_installed("tensorboard")
         self._warnings, self._doctor = path / "warnings.jsonl", doctor
         self._ranks = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
         self._changes = path / "env_changes.jsonl"
@@ -65,6 +67,7 @@ class RunLog:
                 truncate_jsonl(file, *keep_until)
             self._restore_doctor()
         purge_step = None if keep_until is None else keep_until[0] + 1
+        self._is_first = True
         self._header: Callable[[], bytes] | None = partial(tensorboard_events.header, purge_step)
         for file in (self._metrics, *self._ranks):
             if self._disk.attempt(f"writing {file.name}", partial(self._append, file)):
@@ -78,12 +81,18 @@ class RunLog:
         for finding in self._findings(position | scalars):
             self._notify(f"doctor: {finding.line}")
             self._note(self._warnings, position | finding._asdict())
+        if self._is_first:
+            self._is_first = False
+            self._disk.attempt(f"writing {MACHINE}", self._write_machine)
+        if self._writes_events:
+            self._note_events(scalars, result.env_steps)
+        self.flush()
+
+    def _note_events(self, scalars: dict[str, float], env_steps: int) -> None:
         if self._header is not None:
             self._unwritten[self._events] += self._header()
             self._header = None
-            self._disk.attempt(f"writing {MACHINE}", self._write_machine)
-        self._unwritten[self._events] += tensorboard_events.scalars(scalars, result.env_steps)
-        self.flush()
+        self._unwritten[self._events] += tensorboard_events.scalars(scalars, env_steps)
 
     def _restore_doctor(self) -> None:
         """Mark findings in ``warnings.jsonl`` as already reported."""

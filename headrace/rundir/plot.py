@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError, require_choice
+from headrace.extras import needs
 from headrace.rundir.curves import Curve, Interval, RunCurves, by_settings, on_grid, read_run
 
 _RETURN, _EVALUATED = "return (last 100 episodes)", "return evaluated during training"
@@ -59,7 +60,8 @@ def draw(
     Returns:
         a ``matplotlib.figure.Figure``.
     """
-    from matplotlib.figure import Figure
+    with needs("a plot", "plots"):
+        from matplotlib.figure import Figure
 
     evaluated = len(runs) > 1 and all(len(run.evaluations) > 1 for run in runs)
     y, y_label = ("return_mean", _EVALUATED) if evaluated else ("charts/episodic_return", _RETURN)

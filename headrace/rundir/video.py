@@ -18,6 +18,7 @@ from headrace.envs.space_agreement import difference
 from headrace.envs.turn_based_vector import games_over
 from headrace.errors import ConfigError
 from headrace.evaluation import drawing, played
+from headrace.extras import needs
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import torch_threads
 from headrace.rundir.atomic_files import checkpoint_errors
@@ -63,7 +64,8 @@ def record_video(
     Raises:
         ConfigError: the environment can't be made, or provides no images in any of these ways.
     """
-    import imageio.v2 as imageio  # takes a tenth of a second
+    with needs("a video", "video"):
+        import imageio.v2 as imageio  # takes a tenth of a second
 
     path = folder / "episode.mp4"
     with contextlib.ExitStack() as stack:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
+from headrace.extras import needs
 from headrace.rundir.curves import Curve, on_grid
 from headrace.studies import statistics
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LAYOUT = "constrained"  # of panels; None is faster
 Series = Mapping[str, Sequence[Curve]]  # by the name in the legend: one curve per run
 
 
@@ -27,10 +30,22 @@ def picture(
     Args:
         panels: of ``Figure.subplots``: nrows, ncols, sharey; one panel without them.
     """
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(figsize=size, layout=LAYOUT)
     yield figure, np.ravel(figure.subplots(**panels))  # type: ignore[arg-type]
     figure.suptitle(title, fontsize="small" if size[0] < 11 else "medium", wrap=True)
     figure.savefig(path, dpi=120)
+
+
+def new_figure(**settings: Any) -> Figure:
+    """Create an empty figure.
+
+    Raises:
+        ConfigError: Matplotlib isn't installed.
+    """
+    with needs("a plot", "plots"):
+        from matplotlib.figure import Figure
+
+    return Figure(**settings)
 
 
 def curves(
@@ -42,6 +57,8 @@ def curves(
         runs: draw each run, too.
         dashed: names whose lines are.
     """
+    from matplotlib.ticker import EngFormatter
+
     for i, (name, each) in enumerate(series.items()):
         look: dict[str, Any] = {"color": f"C{i}", "linestyle": "--" if name in dashed else "-"}
         for x, y in each if runs else ():

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.errors import ConfigError
+from headrace.extras import needs
 
 REPEATS = 2000
 
@@ -86,12 +86,9 @@ def profiles(scores: Mapping[str, Array], at: Sequence[float] | Array) -> dict[s
 
 
 def _bootstrapped(scores: dict[str, Any], figure: Callable[..., Array]) -> dict[str, Estimate]:
-    try:
+    with needs("interval='bootstrap' of several runs", "bench"):
         from rliable.library import get_interval_estimates
-    except ImportError as error:
-        raise ConfigError(
-            "statistics of several runs need rliable: pip install 'headrace[bench]'"
-        ) from error
+
     if not scores:
         return {}
     with _seeded():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ConfigError
+from headrace.extras import needs
 from headrace_ssa.dominance.env import OrbitalDominanceVectorEnv
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ def parallel_env(**settings: Any) -> ParallelEnv:
     Raises:
         ConfigError: PettingZoo isn't installed, or a setting is wrong.
     """
-    try:
+    with needs("parallel_env()", "games"):
         from headrace_ssa.dominance.parallel import OrbitalDominanceParallelEnv
-    except ModuleNotFoundError as error:
-        if error.name != "pettingzoo":
-            raise
-        raise ConfigError(
-            "parallel_env() needs PettingZoo: pip install 'headrace[games]'"
-        ) from error
+
     return OrbitalDominanceParallelEnv(**settings)

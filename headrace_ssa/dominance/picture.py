@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace.extras import needs
 from headrace_ssa.dominance import play, rules
 from headrace_ssa.dominance.motion import is_lit, propagation
 from headrace_ssa.dominance.scene import Scene
@@ -35,8 +36,9 @@ def frame(at: Scene, game: int, chosen: np.ndarray) -> np.ndarray:
     Args:
         chosen: ``[2]`` int, what the sides did in the step that led here.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure  # takes a second, hence here
+    with needs("render_mode='rgb_array'", "plots"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure  # takes a second, hence here
 
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI)
     canvas = FigureCanvasAgg(figure)

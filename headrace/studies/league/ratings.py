@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 SCALE = 400.0 / np.log(10.0)  # points for a factor e in the odds
 MEAN, PRIOR = 1500.0, 400.0  # points: of all players together, and the prior's deviation
@@ -58,6 +57,8 @@ def rate(games: Mapping[tuple[str, str], tuple[int, float]]) -> dict[str, Rating
         np.add.at(gradient, one, count * expected - score)
         np.add.at(gradient, other, score - count * expected)
         return value, gradient
+
+    from scipy.optimize import minimize  # takes half a second
 
     x = minimize(loss, np.zeros(len(names)), jac=True, method="BFGS", options={"gtol": 1e-6}).x
     d = x[one] - x[other]

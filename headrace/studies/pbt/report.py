@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
 from rich.console import Console
 
 from headrace.rundir.atomic_files import checkpoint_errors, replace_text
@@ -14,6 +14,9 @@ from headrace.studies.machine import markdown, show
 from headrace.studies.pbt.member import Event, Member
 from headrace.studies.pbt.settings import Population
 from headrace.studies.plotting import picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Histories = Sequence[Sequence[Event]]  # by member
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING
 
 from headrace.studies.plan.scenario import Outcome
 from headrace.studies.plotting import picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _FEW = 40  # values of a distribution that get a bar each
 

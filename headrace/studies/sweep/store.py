@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from headrace.errors import CheckpointError, ConfigError
+from headrace.errors import CheckpointError
+from headrace.extras import needs
 from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.rundir.lock import Lock, locked
 from headrace.studies.identity import alone, check_same
@@ -35,10 +36,8 @@ def optuna() -> Any:
     Raises:
         ConfigError: it isn't installed.
     """
-    try:
+    with needs("headrace sweep", "sweep"):
         import optuna
-    except ImportError as error:
-        raise ConfigError("headrace sweep needs Optuna: pip install 'headrace[sweep]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

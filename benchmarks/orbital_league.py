@@ -9,7 +9,7 @@ import torch
 from orbital_runs import Args, policy_player, row, run_of, train
 from scipy.stats import spearmanr
 
-from headrace.league.folder import snapshots
+from headrace.games.league_folder import snapshots
 from headrace.studies.league.command import folder_of, show_league
 from headrace.studies.machine import write_csv
 from headrace.studies.plotting import picture

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from orbital_runs import Args, policy_player, run_of
 
-from headrace.league.folder import snapshots
+from headrace.games.league_folder import snapshots
 from headrace.rundir import checkpoint
 from headrace.studies.league.command import folder_of
 from headrace.studies.plotting import picture

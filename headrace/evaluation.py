@@ -20,9 +20,9 @@ from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import PREFIX, InfoMetrics, InfoNames, means_of, written
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, resolve
-from headrace.envs.parallel_game_vector import absent_in, agents_of
+from headrace.games.parallel_game_vector import absent_in, agents_of
 from headrace.envs.tasks import named_in
-from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
 from headrace.nn.fast_torso import quick
 from headrace.nn.inputs import evaluated_mask

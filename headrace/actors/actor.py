@@ -35,14 +35,14 @@ from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of
-from headrace.envs.space_agreement import difference
+from headrace.spaces.agreement import difference
 from headrace.envs.threads import Threads
-from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
-from headrace.league.opponent_env import OpponentEnv
-from headrace.league.opponent_sampling import OpponentSampler
-from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
-from headrace.league.zero_sum import held_to_zero_sum
+from headrace.games.opponent_env import OpponentEnv
+from headrace.games.opponent_sampling import OpponentSampler
+from headrace.games.turn_based_opponent_env import TurnBasedOpponentEnv
+from headrace.games.zero_sum import held_to_zero_sum
 from headrace.learner.hogwild import ActorLearner
 from headrace.nn.inputs import Inputs
 from headrace.nn.policy import Policy, policy_weights

@@ -28,7 +28,7 @@ from headrace.actors.synchronous import (
     store,
 )
 from headrace.envs.info_metrics import InfoMetrics
-from headrace.envs.parallel_game_vector import absent_in
+from headrace.games.parallel_game_vector import absent_in
 from headrace.envs.single_frames import SingleFrames, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
 from headrace.nn.inputs import info_mask

@@ -11,7 +11,7 @@ from headrace.actors.collector import rollout_spec
 from headrace.actors.weight_sync import SyncRule
 from headrace.algos.common import Hyperparameters
 from headrace.envs.names import envs_of
-from headrace.league.opponent_sampling import SeatAssignment
+from headrace.games.opponent_sampling import SeatAssignment
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.transport.ray import LatestWeights
 from headrace.transport.request_channel import ChannelEnd

@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from headrace.envs.names import Tasks
-from headrace.envs.parallel_game_vector import agents_of
+from headrace.games.parallel_game_vector import agents_of
 from headrace.envs.probe import probe
 from headrace.envs.suites import the_same
 from headrace.envs.tasks import check_order

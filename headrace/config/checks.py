@@ -16,7 +16,7 @@ from headrace.config import eval_envs
 from headrace.envs import tasks
 from headrace.envs.info_metrics import chosen_in
 from headrace.errors import ConfigError, require, shown
-from headrace.league.opponent_mix import LATEST, OpponentMix
+from headrace.games.opponent_mix import LATEST, OpponentMix
 from headrace.nn.policy_mapping import SHARED, mapping
 from headrace.processes import check_device
 from headrace.transport.request_channel import MAX_CALLERS

@@ -24,7 +24,7 @@ from headrace.envs.engines import Engine
 from headrace.envs.names import Tasks, import_path, refuse_instance
 from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError
-from headrace.league.opponent_mix import OpponentMix
+from headrace.games.opponent_mix import OpponentMix
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.nn.network import Network
 from headrace.nn.policy_mapping import SHARED, PolicyMapping, roster_of, written

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import VectorEnv
 
-from headrace.envs.space_agreement import same_space
+from headrace.spaces.agreement import same_space
 from headrace.errors import EnvironmentFault
 from headrace.processes import torch_defaults_kept
 from headrace.spaces.text import is_text

@@ -17,21 +17,21 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
-from headrace.envs.agent_rows import GAME, is_in_turns
+from headrace.games.agent_rows import GAME, is_in_turns
 from headrace.envs.context import Creator, EnvContext, env_context, made_in, numbered
-from headrace.envs.contract import CHECKED_STEPS, check_first_steps
+from headrace.envs.contract import CHECKED_STEPS, Contract, check_first_steps
 from headrace.envs.exact_actions import with_exact_actions
 from headrace.envs.infos import take_any_infos
 from headrace.envs.mask_method import with_method_masks, with_vector_masks
 from headrace.envs.names import Target, env_name, in_envpool
 from headrace.envs.old_gym import GymEnv, is_gym
-from headrace.envs.parallel_game import ParallelGame, is_game
-from headrace.envs.parallel_game_vector import ParallelGameVector, agents_of
+from headrace.games.parallel_game import ParallelGame, is_game
+from headrace.games.parallel_game_vector import ParallelGameVector, agents_of
 from headrace.envs.processes import Processes
-from headrace.envs.space_agreement import check_alike
+from headrace.spaces.agreement import check_alike
 from headrace.envs.threads import Threads
-from headrace.envs.turn_based_game import TurnBasedGame
-from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.games.turn_based_game import TurnBasedGame
+from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, setting
 from headrace.processes.pickling import restore_scripts
@@ -282,7 +282,7 @@ def _create_game(
             "a function that returns it)"
         )
     kind = TurnBasedGame if is_in_turns(env) else ParallelGame
-    return kind(env, name, checked_steps)
+    return kind(env, name, checked_steps, Contract)
 
 
 def in_columns(envs: VectorEnv) -> VectorEnv:

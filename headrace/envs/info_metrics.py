@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from headrace.errors import ConfigError, nearest, shown
+from headrace.games.infos import ABSENT, AGENT_INFOS, MOVED
 from headrace.spaces.masks import MASK
 
 PREFIX = "env/"  # prefix of metric names
@@ -25,8 +26,7 @@ NOT_FINITE = "env/not_finite"  # values that were skipped
 LOGGED = "custom/"  # prefix of values that callbacks log
 LOGGED_NOT_FINITE = "custom/not_finite"  # prefix of counts of skipped values among these
 SEEN = "seen/"  # prefix of info keys, sent once if a chosen name is missing
-AGENT_INFOS = "agent_infos"  # in the infos of games: the info of each column, a list of dicts
-_LEFT_OUT = {MASK, "TimeLimit.truncated", "elapsed_step", "env_id", "players", "moved", "absent"}
+_LEFT_OUT = {MASK, "TimeLimit.truncated", "elapsed_step", "env_id", "players", MOVED, ABSENT}
 _FINAL = ("final_info", "final_obs", "final_observation", "terminal_observation")
 _NAME = re.compile(r"[^\s,:]+")
 

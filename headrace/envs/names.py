@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from headrace.envs import atari
 from headrace.envs.atari_scores import SCORES
 from headrace.envs.packages import bring, is_installed, package_of
-from headrace.envs.pettingzoo import MAKERS, PettingZooGame, as_typed, zoo
+from headrace.games.pettingzoo import MAKERS, PettingZooGame, as_typed, zoo
 from headrace.envs.suggestions import names_in, nearest_module
 from headrace.envs.wrappers import Wrap, as_wrap
 from headrace.errors import ConfigError, nearest, require, shown

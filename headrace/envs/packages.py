@@ -29,7 +29,7 @@ _BEGINNINGS = {  # id prefixes, longer ones before their own prefixes
     "ALE/": _ALE,
     "levels/": Package("headrace.envs.levels", "headrace"),
     "dmlab/": Package("headrace.envs.dmlab", "headrace"),
-    "OpenSpiel/": Package("headrace.envs.openspiel", "'headrace[openspiel]'"),
+    "OpenSpiel/": Package("headrace.games.openspiel", "'headrace[openspiel]'"),
     "MiniGrid-": Package("minigrid", "minigrid"),
     "BabyAI-": Package("minigrid", "minigrid"),
     "MiniWorld-": Package("miniworld", "miniworld"),

@@ -18,10 +18,10 @@ from headrace.envs.engines import Engine
 from headrace.envs.make import opened
 from headrace.envs.mask_method import METHOD, USED
 from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
-from headrace.envs.parallel_game_vector import agents_of
-from headrace.envs.space_agreement import difference
+from headrace.games.parallel_game_vector import agents_of
+from headrace.spaces.agreement import difference
 from headrace.envs.stack_detection import may_be_stack, shows_stacks
-from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.envs.unified_tasks import join
 from headrace.errors import (
     ConfigError,

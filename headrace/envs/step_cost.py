@@ -16,7 +16,7 @@ from headrace.envs.context import EnvContext
 from headrace.envs.make import opened
 from headrace.envs.names import Tasks
 from headrace.envs.probe import allowed_action
-from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.spaces.masks import MASK
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import gymnasium
 
-from headrace.envs.pettingzoo import package_of_entry, registered
+from headrace.games.pettingzoo import package_of_entry, registered
 from headrace.errors import nearest
 
 

@@ -27,7 +27,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from headrace.envs.changes import EnvChange
 from headrace.envs.context import numbered
 from headrace.envs.env_thread import EnvThread, StepBoard
-from headrace.envs.space_agreement import check_alike
+from headrace.spaces.agreement import check_alike
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 
 _CLOSE_S = 5.0  # how long close waits for busy threads

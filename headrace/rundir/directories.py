@@ -8,7 +8,7 @@ runs/x/env_changes.jsonl        changes that callbacks made to the environments
 runs/x/machine.json             hardware and package versions
 runs/x/summary.json, curve.png, report.html  at the end of a run
 runs/x/checkpoints/             see headrace/rundir/checkpoint.py
-runs/x/league/                  see headrace/league/folder.py, for runs with opponents
+runs/x/league/                  see headrace/games/league_folder.py, for runs with opponents
 runs/x/lock                     held by the process that writes
 """
 

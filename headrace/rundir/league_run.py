@@ -11,9 +11,9 @@ from headrace.config import Config
 from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import GAME, Snapshot, snapshots
-from headrace.league.opponent_sampling import SeatAssignment
-from headrace.league.win_rates import WinRates
+from headrace.games.league_folder import GAME, Snapshot, snapshots
+from headrace.games.opponent_sampling import SeatAssignment
+from headrace.games.win_rates import WinRates
 from headrace.nn.policy import Policy
 from headrace.rundir import checkpoint, exploited_opponent, league_writer
 from headrace.rundir.atomic_files import TolerantWriter

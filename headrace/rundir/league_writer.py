@@ -1,4 +1,4 @@
-"""Writes in a league's folder (see ``headrace/league/folder.py``), which runs may share.
+"""Writes in a league's folder (see ``headrace/games/league_folder.py``), which runs may share.
 
 No locks are needed: a file has one writer, or appears whole and never changes.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import GAME, MATCHES, RUNS, SNAPSHOTS, STANDINGS, Snapshot, snapshots
+from headrace.games.league_folder import GAME, MATCHES, RUNS, SNAPSHOTS, STANDINGS, Snapshot, snapshots
 from headrace.rundir import checksums
 from headrace.rundir.atomic_files import (
     checkpoint_errors,

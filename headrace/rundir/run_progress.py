@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headrace.config import Config
-from headrace.envs import turn_based_game
+from headrace.games import turn_based_game
 from headrace.envs.names import env_name
 from headrace.learner.multi_policy_learner import METRICS
 from headrace.nn.policy_mapping import PolicyMapping

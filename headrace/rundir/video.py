@@ -14,8 +14,8 @@ from gymnasium.vector import VectorEnv
 
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
-from headrace.envs.space_agreement import difference
-from headrace.envs.turn_based_vector import games_over
+from headrace.spaces.agreement import difference
+from headrace.games.turn_based_vector import games_over
 from headrace.errors import ConfigError
 from headrace.evaluation import drawing, played
 from headrace.extras import needs

@@ -16,7 +16,7 @@ import headrace as hr
 from headrace.actors.asynchronous import AsynchronousStepper
 from headrace.actors.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.learner.learner import Learner
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace

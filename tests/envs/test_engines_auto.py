@@ -15,7 +15,7 @@ from worlds import CountingEnv, CountingVectorEnv
 import headrace as hr
 from headrace.envs import make
 from headrace.envs.make import opened
-from headrace.envs.space_agreement import difference
+from headrace.spaces.agreement import difference
 from headrace.errors import ConfigError
 
 

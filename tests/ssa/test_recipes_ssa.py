@@ -13,7 +13,7 @@ import torch
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import ConfigError
-from headrace.league.folder import snapshots
+from headrace.games.league_folder import snapshots
 from headrace.recipes import recipe, take_recipe
 from headrace_ssa import SimpleSatelliteVectorEnv
 from headrace_ssa.dominance import match, players

@@ -11,7 +11,7 @@ import torch
 from open_spiel.python import policy as spiel
 from open_spiel.python.algorithms import exploitability, policy_aggregator
 
-from headrace.envs.openspiel import seen
+from headrace.games.openspiel import seen
 from headrace.nn.policy import Policy
 
 
@@ -19,7 +19,7 @@ def tabular(policy: Policy, game: Any) -> spiel.TabularPolicy:
     """Tabulate the action probabilities of a memoryless policy in every information state.
 
     Args:
-        policy: trained on :class:`headrace.envs.openspiel.SpielGames` of this game, where an
+        policy: trained on :class:`headrace.games.openspiel.SpielGames` of this game, where an
             observation holds all that the player knows. game: of OpenSpiel; a simultaneous one is
             taken move by move, of which the second player doesn't see the first's.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.envs.openspiel import seen
+from headrace.games.openspiel import seen
 from headrace.nn.policy import Policy
 
 Player = Callable[[Any, np.random.Generator], int]  # of a state of OpenSpiel, a legal move

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError, require
-from headrace.league.folder import GAME, Snapshot, newest, snapshots
+from headrace.games.league_folder import GAME, Snapshot, newest, snapshots
 from headrace.processes import global_generators_kept, seed_global_generators
 from headrace.rundir import checkpoint, league_writer, resolve_imports
 from headrace.studies.league import picture

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from headrace.envs.parallel_game_vector import absent_in, agents_of
-from headrace.envs.turn_based_vector import games_over
+from headrace.games.parallel_game_vector import absent_in, agents_of
+from headrace.games.turn_based_vector import games_over
 from headrace.errors import ConfigError, nearest
-from headrace.league.folder import Snapshot, newest, snapshots
-from headrace.league.frozen_opponents import FrozenOpponents, Load
+from headrace.games.league_folder import Snapshot, newest, snapshots
+from headrace.games.frozen_opponents import FrozenOpponents, Load
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 
 MOST_GAMES = 64  # side by side
 MOST_STEPS = 100_000  # of a game
-# in the infos of games in turns (``headrace.envs.turn_based_vector.TurnBasedVector.step``)
+# in the infos of games in turns (``headrace.games.turn_based_vector.TurnBasedVector.step``)
 MOVED = "moved"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.league.folder import Snapshot
+from headrace.games.league_folder import Snapshot
 from headrace.studies import plotting
 from headrace.studies.league.ratings import Rating
 

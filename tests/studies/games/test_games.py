@@ -15,7 +15,7 @@ import pyspiel
 from open_spiel.python import policy as spiel
 
 from headrace.envs.make import make_vec
-from headrace.envs.openspiel import GAMES, SpielGames, load
+from headrace.games.openspiel import GAMES, SpielGames, load
 from headrace.errors import ConfigError
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy

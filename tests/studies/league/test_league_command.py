@@ -15,7 +15,7 @@ import headrace as hr
 from headrace.cli import main
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import Snapshot, snapshots
+from headrace.games.league_folder import Snapshot, snapshots
 from headrace.rundir import league_writer
 from headrace.studies.league import command
 from headrace.studies.league.command import folder_of, show_league

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from headrace.envs.parallel_game_vector import absent_in, agents_of
-from headrace.envs.turn_based_vector import TurnBasedVector
+from headrace.games.parallel_game_vector import absent_in, agents_of
+from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
 
 _SLACK = 1e-5  # relative to the largest reward, for sums of float32

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from worlds import CountingGame, CountingTurns, Matching
 
 import headrace as hr
-from headrace.envs import turn_based_game
+from headrace.games import turn_based_game
 from headrace.envs.make import make_vec, opened
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe

@@ -8,12 +8,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.agent_rows import GAME, REWARD, TERMINATED, TOLD, TRUNCATED, Game
-from headrace.envs.info_metrics import AGENT_INFOS
+from headrace.games.agent_rows import GAME, REWARD, TERMINATED, TOLD, TRUNCATED, Game
+from headrace.games.infos import ABSENT, AGENT_INFOS
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
-
-ABSENT = "absent"  # key in the infos of reset: [B] bool, columns without an agent
 
 
 def agents_of(envs: Any) -> tuple[str, ...]:
@@ -38,7 +36,7 @@ class ParallelGameVector(VectorEnv):
 
     Args:
         games: a vector environment of ``game``
-        (:class:`~headrace.envs.parallel_game.ParallelGame`).
+        (:class:`~headrace.games.parallel_game.ParallelGame`).
     """
 
     def __init__(self, games: VectorEnv, game: Game) -> None:

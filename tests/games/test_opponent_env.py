@@ -13,12 +13,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.errors import CheckpointError, ConfigError, EnvironmentFault
-from headrace.league.folder import Snapshot
-from headrace.league.frozen_opponents import FrozenOpponents
-from headrace.league.opponent_env import OpponentEnv
-from headrace.league.opponent_mix import OpponentMix
-from headrace.league.opponent_sampling import OpponentSampler, SeatAssignment
-from headrace.league.zero_sum import ZeroSum
+from headrace.games.league_folder import Snapshot
+from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.opponent_env import OpponentEnv
+from headrace.games.opponent_mix import OpponentMix
+from headrace.games.opponent_sampling import OpponentSampler, SeatAssignment
+from headrace.games.zero_sum import ZeroSum
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 
@@ -285,7 +285,7 @@ def test_an_opponent_that_cannot_be_read_is_drawn_again(error: type[Exception]) 
 
 def test_many_snapshots_may_play_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is read once while it plays, and those that don't play are let go."""
-    from headrace.league import frozen_opponents
+    from headrace.games import frozen_opponents
 
     monkeypatch.setattr(frozen_opponents, "_LOADED", 2)
     read = list[str]()

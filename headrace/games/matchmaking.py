@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import Snapshot
-from headrace.league.frozen_opponents import FrozenOpponents
-from headrace.league.opponent_mix import OpponentMix
-from headrace.league.opponent_sampling import OpponentSampler
+from headrace.games.league_folder import Snapshot
+from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.opponent_mix import OpponentMix
+from headrace.games.opponent_sampling import OpponentSampler
 
 
 class Matchmaking:

@@ -15,10 +15,10 @@ from worlds.pennies import Pennies
 
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import Games, Snapshot, newest, snapshots, standings
-from headrace.league.frozen_opponents import FrozenOpponents
-from headrace.league.opponent_mix import OpponentMix
-from headrace.league.opponent_sampling import OpponentSampler, SeatAssignment
+from headrace.games.league_folder import Games, Snapshot, newest, snapshots, standings
+from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.opponent_mix import OpponentMix
+from headrace.games.opponent_sampling import OpponentSampler, SeatAssignment
 from headrace.rundir import league_writer
 from headrace.rundir.league_run import LeagueRun, league_metrics
 from headrace.spaces.json import space_to_json
@@ -269,7 +269,7 @@ def test_an_opponent_that_cannot_be_read_is_drawn_no_more(tmp_path: Path) -> Non
 
 def test_policies_that_play_are_never_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that wait for their turn, with what they remember."""
-    from headrace.league import frozen_opponents as module
+    from headrace.games import frozen_opponents as module
 
     monkeypatch.setattr(module, "_LOADED", 2)
     games, read = Pennies(8), list[str]()

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import Games, LeagueView, Snapshot, newest
-from headrace.league.frozen_opponents import Load
-from headrace.league.opponent_mix import NAIVE, OpponentMix, probabilities
+from headrace.games.league_folder import Games, LeagueView, Snapshot, newest
+from headrace.games.frozen_opponents import Load
+from headrace.games.opponent_mix import NAIVE, OpponentMix, probabilities
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import create_empty_array
 from torch import Tensor
 
 from headrace.errors import ConfigError
-from headrace.league.folder import Snapshot
+from headrace.games.league_folder import Snapshot
 from headrace.nn.fast_torso import FastTorso, quick, split
 from headrace.nn.policy import Policy
 from headrace.ops import tree

@@ -14,8 +14,8 @@ from worlds.games import CountingTurns
 import headrace as hr
 from headrace.envs.make import make_vec
 from headrace.errors import EnvironmentFault
-from headrace.league.zero_sum import held_to_zero_sum
-from tests.league.test_league_runs import PPO, QUICK, train
+from headrace.games.zero_sum import held_to_zero_sum
+from tests.games.test_league_runs import PPO, QUICK, train
 
 
 def test_a_promise_of_zero_sum_is_held(tmp_path: Path) -> None:

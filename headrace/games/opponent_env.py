@@ -17,12 +17,12 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.info_metrics import AGENT_INFOS
-from headrace.envs.parallel_game_vector import ABSENT, absent_in
-from headrace.league.frozen_opponents import FrozenOpponents
-from headrace.league.matchmaking import Matchmaking
-from headrace.league.opponent_mix import OpponentMix
-from headrace.league.opponent_sampling import OpponentSampler
+from headrace.games.infos import ABSENT, AGENT_INFOS
+from headrace.games.parallel_game_vector import absent_in
+from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.matchmaking import Matchmaking
+from headrace.games.opponent_mix import OpponentMix
+from headrace.games.opponent_sampling import OpponentSampler
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
@@ -33,7 +33,7 @@ class OpponentEnv(VectorEnv):
     """The learner's columns of ``games``: those of every seat first, then one of each other game.
 
     It follows the same rules about ends and absence as
-    :class:`headrace.envs.parallel_game_vector.ParallelGameVector`.
+    :class:`headrace.games.parallel_game_vector.ParallelGameVector`.
 
     Args:
         games: columns are agents, game by game.

@@ -16,7 +16,7 @@ from worlds.pennies import Pennies
 
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError
-from headrace.league.folder import Games, LeagueView, snapshots, standings
+from headrace.games.league_folder import Games, LeagueView, snapshots, standings
 from headrace.rundir import league_writer
 
 SIZES: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 6, "fragment_length": 8}
@@ -227,7 +227,7 @@ def test_a_win_rate_takes_a_snapshot_early(tmp_path: Path) -> None:
         env_steps = 1000
 
     member._progress = At()  # type: ignore[assignment]
-    from headrace.league.win_rates import WinRates
+    from headrace.games.win_rates import WinRates
 
     for rates, due in (((80, 75), True), ((80, 60), False), ((), False)):
         member._standings = WinRates()

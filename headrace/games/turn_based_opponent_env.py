@@ -14,26 +14,26 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from headrace.envs.info_metrics import AGENT_INFOS
-from headrace.envs.parallel_game_vector import ABSENT, absent_in
-from headrace.envs.turn_based_vector import TurnBasedVector
-from headrace.league.frozen_opponents import FrozenOpponents
-from headrace.league.matchmaking import Matchmaking
-from headrace.league.opponent_mix import OpponentMix
-from headrace.league.opponent_sampling import OpponentSampler
+from headrace.games.infos import ABSENT, AGENT_INFOS
+from headrace.games.parallel_game_vector import absent_in
+from headrace.games.turn_based_vector import TurnBasedVector
+from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.matchmaking import Matchmaking
+from headrace.games.opponent_mix import OpponentMix
+from headrace.games.opponent_sampling import OpponentSampler
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
 
 
 class TurnBasedOpponentEnv(VectorEnv):
-    """Like :class:`headrace.league.opponent_env.OpponentEnv`, for turn-based games.
+    """Like :class:`headrace.games.opponent_env.OpponentEnv`, for turn-based games.
 
     A finished game restarts, with the learner in another seat, when the learner begins its next
     step.
 
     Args:
-        games: a :class:`headrace.envs.turn_based_vector.TurnBasedVector`.
+        games: a :class:`headrace.games.turn_based_vector.TurnBasedVector`.
         num_columns, num_agents, mixture, draw: see ``OpponentEnv``.
     """
 

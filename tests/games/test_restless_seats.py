@@ -12,12 +12,12 @@ import torch
 from worlds.restless import NAMES, Entry, Restless, RestlessTurns, ledger
 
 from headrace.envs.make import make_vec
-from headrace.envs.parallel_game_vector import ABSENT
-from headrace.league.opponent_env import OpponentEnv
-from headrace.league.opponent_mix import OpponentMix
-from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
+from headrace.games.infos import ABSENT
+from headrace.games.opponent_env import OpponentEnv
+from headrace.games.opponent_mix import OpponentMix
+from headrace.games.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.nn import Network, Policy
-from tests.league.test_opponent_env import Fixed
+from tests.games.test_opponent_env import Fixed
 
 BOTH, ALONE, SEED = 2, 3, 9
 COLUMNS = BOTH * len(NAMES) + ALONE

@@ -13,12 +13,12 @@ from worlds import CountingTurns
 
 import headrace as hr
 from headrace.envs.make import make_vec
-from headrace.envs.parallel_game_vector import ABSENT
-from headrace.league.opponent_mix import OpponentMix
-from headrace.league.turn_based_opponent_env import TurnBasedOpponentEnv
+from headrace.games.infos import ABSENT
+from headrace.games.opponent_mix import OpponentMix
+from headrace.games.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.nn import Network, Policy
 from headrace.rundir import league_writer
-from tests.league.test_opponent_env import Fixed
+from tests.games.test_opponent_env import Fixed
 
 
 def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[TurnBasedOpponentEnv, Fixed]:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.league.win_rates import WinRates
+from headrace.games.win_rates import WinRates
 
 GAME, SNAPSHOT, STANDINGS = "league.json", "snapshot.json", "standings.json"
 SNAPSHOTS, RUNS, MATCHES = "snapshots", "runs", "matches"

@@ -14,8 +14,9 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
-from headrace.envs.agent_rows import MOVED, OVER, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
-from headrace.envs.parallel_game_vector import ABSENT, ParallelGameVector, agents_of
+from headrace.games.agent_rows import MOVED, OVER, RETURNS, REWARD, TERMINATED, TRUNCATED, Game
+from headrace.games.infos import ABSENT
+from headrace.games.parallel_game_vector import ParallelGameVector, agents_of
 from headrace.ops import tree
 
 
@@ -24,7 +25,7 @@ class TurnBasedVector(VectorEnv):
 
     Args:
         games: a vector environment of ``game``
-        (:class:`~headrace.envs.turn_based_game.TurnBasedGame`).
+        (:class:`~headrace.games.turn_based_game.TurnBasedGame`).
 
     Attributes:
         over: ``[G]`` bool, games without remaining agents.

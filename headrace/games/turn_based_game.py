@@ -18,7 +18,16 @@ import numpy as np
 from gymnasium.spaces import MultiBinary, Tuple
 from gymnasium.vector.utils import batch_space
 
-from headrace.envs.agent_rows import GAME, MAX_EMPTY, MOVED, OVER, RETURNS, SEEN, AgentRows
+from headrace.games.agent_rows import (
+    GAME,
+    MAX_EMPTY,
+    MOVED,
+    OVER,
+    RETURNS,
+    SEEN,
+    AgentRows,
+    ContractFactory,
+)
 from headrace.errors import EnvironmentFault, shown
 from headrace.ops import tree
 
@@ -49,11 +58,13 @@ class TurnBasedGame(gymnasium.Env[Any, Any]):
 
     Args:
         env: has PettingZoo's methods.
-        name, checked_steps: see :class:`AgentRows`.
+        name, checked_steps, contract: see :class:`AgentRows`.
     """
 
-    def __init__(self, env: Any, name: str, checked_steps: int) -> None:
-        self._env, self._seats = env, AgentRows(env, name, checked_steps)
+    def __init__(
+        self, env: Any, name: str, checked_steps: int, contract: ContractFactory
+    ) -> None:
+        self._env, self._seats = env, AgentRows(env, name, checked_steps, contract)
         game = self._seats.game
         count = len(game.agents)
         self.observation_space = batch_space(game.observation_space, count)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector.utils import create_empty_array
 
-from headrace.envs.contract import Contract
-from headrace.envs.exact_actions import exact
-from headrace.envs.info_metrics import AGENT_INFOS
-from headrace.envs.space_agreement import difference
 from headrace.errors import ConfigError, EnvironmentFault, shown
+from headrace.games.infos import AGENT_INFOS
 from headrace.spaces import unified_spaces
+from headrace.spaces.agreement import difference
+from headrace.spaces.exact_actions import exact
 from headrace.spaces.masks import MASK
 from headrace.spaces.unified_spaces import Spaces
 from headrace.spaces.walk import leaves, map_space, place
@@ -41,6 +41,19 @@ class Game:
     own: tuple[Spaces, ...] = ()  # spaces per agent if they differ and columns have unified spaces
 
 
+class ResultChecks(Protocol):
+    """Checks of what a game returns for one agent."""
+
+    def check_reset(self, returned: Any) -> None:
+        """Raise EnvironmentFault if the first observation or info of an episode is invalid."""
+
+    def check_step(self, returned: Any) -> None:
+        """Raise EnvironmentFault if the result of a step is invalid."""
+
+
+ContractFactory: TypeAlias = Callable[[Any, str], ResultChecks]
+
+
 def is_in_turns(env: Any) -> bool:
     """Return whether agents move one at a time."""
     return hasattr(env, "agent_iter") or hasattr(env, "last")
@@ -53,12 +66,15 @@ class AgentRows:
         env: has PettingZoo's methods.
         name: name of the game, for messages.
         checked_steps: number of first steps that are compared with the spaces.
+        contract: makes the checks of an agent with these spaces and this name.
 
     Raises:
         ConfigError: agents' spaces can't be unified, or the agents aren't declared.
     """
 
-    def __init__(self, env: Any, name: str, checked_steps: int) -> None:
+    def __init__(
+        self, env: Any, name: str, checked_steps: int, contract: ContractFactory
+    ) -> None:
         self.ids = list(getattr(env, "possible_agents", ()))
         if not self.ids:
             raise ConfigError(
@@ -82,7 +98,7 @@ class AgentRows:
         self._left = checked_steps
         spaces = game.own or [(space, game.action_space)] * count
         self._contracts = [
-            Contract(SimpleNamespace(observation_space=own), f"{name}'s {agent}")
+            contract(SimpleNamespace(observation_space=own), f"{name}'s {agent}")
             for agent, (own, _) in zip(game.agents, spaces, strict=True)
         ]
         self._exact = [exact(acted) for _, acted in spaces]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.league.opponent_mix import OpponentMix, probabilities
-from headrace.league.win_rates import DECAY, Record, WinRates
+from headrace.games.opponent_mix import OpponentMix, probabilities
+from headrace.games.win_rates import DECAY, Record, WinRates
 
 
 def test_hard_opponents_are_drawn_as_alphastar_says() -> None:

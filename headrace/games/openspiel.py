@@ -195,7 +195,7 @@ class SpielGames(VectorEnv):
 for _name, _game in GAMES.items():
     gymnasium.register(
         f"OpenSpiel/{_name}-v0",
-        vector_entry_point="headrace.envs.openspiel:SpielGames",
+        vector_entry_point="headrace.games.openspiel:SpielGames",
         kwargs={"game": _game},
     )
-gymnasium.register("OpenSpiel/game-v0", vector_entry_point="headrace.envs.openspiel:SpielGames")
+gymnasium.register("OpenSpiel/game-v0", vector_entry_point="headrace.games.openspiel:SpielGames")

@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.cli import main
 from headrace.envs.make import make_vec
 from headrace.envs.names import Prepared, env_name, resolve
-from headrace.envs.parallel_game_vector import agents_of
+from headrace.games.parallel_game_vector import agents_of
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, EnvironmentFault
 

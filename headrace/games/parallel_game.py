@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
-from headrace.envs.agent_rows import GAME, MAX_EMPTY, SEEN, AgentRows
+from headrace.games.agent_rows import GAME, MAX_EMPTY, SEEN, AgentRows, ContractFactory
 from headrace.errors import EnvironmentFault, shown
 
 _RETURNED = ("observations", "rewards", "terminated", "truncated", "infos")  # returned by step
@@ -37,11 +37,13 @@ class ParallelGame(gymnasium.Env[Any, Any]):
     memory that the next step overwrites.
 
     Args:
-        env, name, checked_steps: see :class:`AgentRows`.
+        env, name, checked_steps, contract: see :class:`AgentRows`.
     """
 
-    def __init__(self, env: Any, name: str, checked_steps: int) -> None:
-        self._env, self._seats = env, AgentRows(env, name, checked_steps)
+    def __init__(
+        self, env: Any, name: str, checked_steps: int, contract: ContractFactory
+    ) -> None:
+        self._env, self._seats = env, AgentRows(env, name, checked_steps, contract)
         game = self._seats.game
         count = len(game.agents)
         self.observation_space = batch_space(game.observation_space, count)

@@ -1,0 +1,1 @@
+"""Games of several agents: adapters to columns, opponents and leagues."""

@@ -1,1 +1,0 @@
-"""Self-play: opponents of the trained seats, and the results of games against them."""

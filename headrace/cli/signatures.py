@@ -126,15 +126,15 @@ def play(
     """
     from headrace.cli.import_path import import_from_here_if_named
     from headrace.processes.display import has_display
-    from headrace.zoo.play import Player, found
+    from headrace.zoo.play import Player, checkpoint_of
 
-    folder = found(what)
+    folder = checkpoint_of(what)
     player = Player(folder, seed, trust)
     import_from_here_if_named(player.config)
     window = video is None and has_display()
     if not window:
         try:
-            print(f"video: {player.film(video or Path('plays', folder.name))}", file=sys.stderr)
+            print(f"video: {player.record(video or Path('plays', folder.name))}", file=sys.stderr)
         except ConfigError as error:  # what isn't drawn can still be played
             print(f"headrace: {error}", file=sys.stderr)
     for value, steps in player.episodes(episodes, window):

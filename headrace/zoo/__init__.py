@@ -1,7 +1,7 @@
-"""Trained policies that come with headrace: small ones, of recipes that are quick to train.
+"""Small trained policies that come with headrace, from recipes that train quickly.
 
-Each is a folder as a checkpoint is, with `report.json` beside it: the command that trained it, and
-what that measured. `benchmarks/zoo.py` trains them again.
+Each is a checkpoint folder with a `report.json` that holds the training command and its results.
+`benchmarks/zoo.py` trains them again.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ NAMES = sorted(path.parent.name for path in POLICIES.glob("*/report.json"))
 
 
 def folder(name: str) -> Path:
-    """Where a policy is, for ``hr.load``, ``init_from`` and ``headrace evaluate``.
+    """Return a policy's folder, for ``hr.load``, ``init_from`` and ``headrace evaluate``.
 
     Raises:
-        ConfigError: there is none of this name; the message names the nearest.
+        ConfigError: there is no policy of this name; the message has the nearest name.
     """
     require_choice("name", name, NAMES)
     return POLICIES / name
 
 
 def load(name: str) -> Policy:
-    """The policy of this name, ready for ``predict``; errors as :func:`folder`."""
+    """Load a policy by name, ready for ``predict``; raises the errors of :func:`folder`."""
     from headrace.rundir.checkpoint import load_one
 
     return load_one(folder(name))
 
 
 def report(name: str) -> dict[str, Any]:
-    """What is known of a policy: ``command``, ``seed``, ``env_steps``, ``seconds``, its
-    ``evaluation`` (episodes, mean, std) and the versions it was trained with; errors as
+    """Return a policy's report: ``command``, ``seed``, ``env_steps``, ``seconds``, its
+    ``evaluation`` (episodes, mean, std) and the versions it was trained with; raises the errors of
     :func:`folder`.
     """
     return dict(json.loads((folder(name) / "report.json").read_text(encoding="utf-8")))

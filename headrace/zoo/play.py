@@ -1,4 +1,4 @@
-"""``headrace play``: whole episodes in a window, or on a film where there is no display."""
+"""Plays whole episodes in a window, or records a video if there is no display."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from headrace.rundir import checkpoint, resolve_imports
 from headrace.rundir.video import record_video
 
 
-def found(what: str) -> Path:
-    """The checkpoint that a name of the zoo, or else a run directory, stands for.
+def checkpoint_of(what: str) -> Path:
+    """Return the checkpoint of a policy of the zoo or of a run directory.
 
     Raises:
-        CheckpointError: it is neither.
+        CheckpointError: ``what`` is neither.
     """
     if what in zoo.NAMES:
         return zoo.folder(what)
     if not Path(what).exists():
         names = ", ".join(zoo.NAMES)
         raise CheckpointError(
-            f"{what!r} is no run directory and no trained policy that comes with headrace "
+            f"{what!r} is neither a run directory nor a trained policy that comes with headrace "
             f"({names}).{nearest(what, zoo.NAMES)}"
         )
     return checkpoint.find(what)
@@ -37,15 +37,16 @@ def found(what: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Player:
-    """A policy with the environment that it was trained on.
+    """Policy with the environment that it was trained on.
 
     Args:
-        folder: of a checkpoint. trust: import the code that the run names, though this user hasn't
-            named it here.
+        folder: folder of a checkpoint.
+        seed: seed of the environment.
+        trust: import the code that the run names without an entry in the user's allow-list.
 
     Raises:
-        CheckpointError: the checkpoint is corrupt, or names code and isn't this user's.
-        ConfigError: it is of several tasks.
+        CheckpointError: the checkpoint is corrupt, or names code that isn't allowed.
+        ConfigError: the policy was trained on several tasks.
     """
 
     folder: Path
@@ -62,22 +63,22 @@ class Player:
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The run's settings, as its ``config.json`` has them."""
+        """Settings of the run, from its ``config.json``."""
         return dict(checkpoint.read_config(self.folder)["config"])
 
     @functools.cached_property
     def env(self) -> Any:
-        """The environment, resolved."""
+        """Resolved environment."""
         return resolve_imports.environment(self.folder, {"config": self.config}, trusted=True)
 
     @functools.cached_property
     def policy(self) -> AnyPolicy:
-        """The policy of the checkpoint."""
+        """Policy of the checkpoint."""
         return checkpoint.load_policy(self.folder, trusted=self.trust)
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """Of the environment in evaluations."""
+        """Arguments of the environment in evaluations."""
         return {**self.config["env_kwargs"], **self.config.get("eval_env_kwargs", {})}
 
     @property
@@ -85,20 +86,20 @@ class Player:
         """Whether evaluations play the most likely actions."""
         return bool(self.config.get("eval_deterministic", True))
 
-    def film(self, to: Path) -> Path:
-        """Write one episode as ``episode.mp4`` into a folder; its path.
+    def record(self, to: Path) -> Path:
+        """Write one episode as ``episode.mp4`` into a folder, and return its path.
 
         Raises:
-            ConfigError: the environment can't be made, or gives no pictures.
+            ConfigError: the environment can't be made, or provides no images.
         """
         how = self.seed, self.kwargs, self.config["engine"], self.deterministic
         return record_video(self.policy, self.env, to, *how)
 
     def episodes(self, count: int, window: bool) -> Iterator[tuple[float, int]]:
-        """Play one after the other; the return and the steps of each as it ends.
+        """Play episodes one by one; yield the return and the number of steps of each.
 
         Args:
-            window: the environment shows itself in a window, at its own pace.
+            window: the environment renders itself in a window, at its own pace.
 
         Raises:
             ConfigError: the environment can't be made, or opens no window.

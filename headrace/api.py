@@ -196,7 +196,7 @@ def load(
         isinstance(loaded, MultiPolicy), "policy", policy, f"None: {run_dir} has a single policy"
     )
     assert isinstance(loaded, MultiPolicy)
-    loaded.roster.check(policy)
+    loaded.mapping.check(policy)
     return loaded.policies[policy]
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from headrace.envs.names import Tasks
-from headrace.games.parallel_game_vector import agents_of
 from headrace.envs.probe import probe
 from headrace.envs.suites import the_same
 from headrace.envs.tasks import check_order
 from headrace.errors import ConfigError, require_choice
+from headrace.games.vector import agents_of
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy import Policy
 from headrace.spaces import unified_spaces
@@ -63,9 +63,9 @@ def fitting(policy: AnyPolicy, envs: VectorEnv, name: str) -> AnyPolicy:
             f"{getattr(policy, f'{kind}_space')}, the environment's is {spaces[kind]}"
         )
     agents = agents_of(envs)
-    if isinstance(policy, MultiPolicy) and policy.roster.agents != agents:
+    if isinstance(policy, MultiPolicy) and policy.mapping.agents != agents:
         raise ConfigError(
-            f"the policies can't play {name}: they play {', '.join(policy.roster.agents)}, but it "
+            f"the policies can't play {name}: they play {', '.join(policy.mapping.agents)}, but it "
             f"has {'one agent' if not agents else ', '.join(agents)}"
         )
     return policy

@@ -17,7 +17,7 @@ from headrace.envs import tasks
 from headrace.envs.info_metrics import chosen_in
 from headrace.errors import ConfigError, require, shown
 from headrace.games.opponent_mix import LATEST, OpponentMix
-from headrace.nn.policy_mapping import SHARED, mapping
+from headrace.nn.policy_mapping import SHARED, parse_policies
 from headrace.processes import check_device
 from headrace.transport.request_channel import MAX_CALLERS
 
@@ -80,7 +80,7 @@ def _check_policies(config: Any) -> None:
     """Check settings that several policies don't support."""
     if config.policies == SHARED:
         return
-    mapping(config.policies)  # raises if it is invalid
+    parse_policies(config.policies)  # raises if it is invalid
     for name, alone, why in (
         ("tasks", (), "which belong to a game's agents"),
         ("opponents", None, "which play each other"),

@@ -27,7 +27,7 @@ from headrace.errors import ConfigError
 from headrace.games.opponent_mix import OpponentMix
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.nn.network import Network
-from headrace.nn.policy_mapping import SHARED, PolicyMapping, roster_of, written
+from headrace.nn.policy_mapping import SHARED, PolicyMapping, mapping_of, written
 from headrace.processes import num_cores
 from headrace.validation import owners, ranges
 from headrace.validation.fields import check_fields, settings
@@ -334,9 +334,9 @@ class Config:
         init_from = None if saved else self.init_from
         return replace(self, resume=saved, overwrite=not saved, init_from=init_from)
 
-    def roster(self, agents: tuple[str, ...], name: str) -> PolicyMapping | None:
-        """Return the policy mapping of a game; None for a single policy. See :func:`roster_of`."""
-        return roster_of(str(self.policies), agents, name)
+    def policy_mapping(self, agents: tuple[str, ...], name: str) -> PolicyMapping | None:
+        """Return the policy mapping of a game; None for a single policy. See :func:`mapping_of`."""
+        return mapping_of(str(self.policies), agents, name)
 
     def actor_spec(self, env: Any, policy: AnyPolicy, **fields: Any) -> ActorSpec:
         """Build what the actors of this learner are started from.

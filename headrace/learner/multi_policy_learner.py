@@ -1,9 +1,9 @@
-"""Several policies trained at once: each by a learner of its own, on the columns of its agents.
+"""Trains several policies at once, each with its own learner on the columns of its agents.
 
     batch of all columns ──► chaser's columns ──► Learner: loss, gradient, optimiser, statistics
-                        ╰──► runner's columns ──► Learner: the same of its own
+                        ╰──► runner's columns ──► a separate Learner
 
-No number passes from one to the other, so each learns what it would learn alone from its columns.
+The learners share nothing, so each policy trains as it would alone on its columns.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from headrace.learner.metrics import mean_metrics
 from headrace.nn.multi_policy import MultiPolicy
 from headrace.types import Batch, Fresh, Group, SingleLearner
 
-METRICS = "policies/"  # a policy's own metrics are named policies/<its name>/<metric>
+METRICS = "policies/"  # prefix: a policy's metrics are policies/<name>/<metric>
 
 
 class MultiPolicyLearner:
-    """Owns a :class:`Learner` for each policy of a team; they learn one after the other.
+    """Owns a :class:`Learner` for each policy; they update one after the other.
 
     Args:
-        policy: moved to ``device``. algorithm: the same for all.
-        num_threads, device: of each, see :class:`Learner`. group: of this learner alone.
+        policy: moved to ``device``.
+        algorithm: hyperparameters of all learners.
+        num_threads, device: see :class:`Learner`.
+        group: group of this learner alone.
     """
 
     def __init__(
@@ -60,12 +62,12 @@ class MultiPolicyLearner:
     def update(
         self, fresh: Fresh, learning_rate: float, values: Mapping[str, float] = MappingProxyType({})
     ) -> dict[str, float]:
-        """An update of every policy from one batch of all columns.
+        """Update every policy from one batch of all columns.
 
-        A policy learns nothing where none of its agents was in the game.
+        A policy without valid steps in the batch is not updated.
 
         Returns:
-            metrics that are means over policies, and each policy's own under ``METRICS``.
+            means of metrics over policies, and each policy's own metrics under ``METRICS``.
 
         Raises:
             NonFinite: as :meth:`Learner.step`; names the policy.
@@ -86,7 +88,7 @@ class MultiPolicyLearner:
         return metrics
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
-        """What each policy learns from, one after the other, for each is a copy."""
+        """Yield the columns of each policy, one policy at a time because each is a copy."""
         return (self.policy.part(batch, columns) for columns in self.policy.rows(batch.core))
 
     def published(self, version: int) -> None:
@@ -95,38 +97,38 @@ class MultiPolicyLearner:
             one.published(version)
 
     def take_lags(self) -> dict[str, int]:
-        """See :class:`Learner`; over all policies."""
-        found: dict[str, int] = {}
+        """See :class:`Learner`; sums and maxima over all policies."""
+        lags: dict[str, int] = {}
         for one in self.learners.values():
             for name, value in one.take_lags().items():
                 merge = max if name.endswith("_max") else operator.add
-                found[name] = merge(found.get(name, 0), value)
-        return found
+                lags[name] = merge(lags.get(name, 0), value)
+        return lags
 
     def log_ratio(self, batch: Batch) -> Tensor:
-        """See :meth:`Learner.log_ratio`: of each column by its own policy."""
-        found = torch.empty_like(batch.log_prob)
+        """See :meth:`Learner.log_ratio`; each column is evaluated by its own policy."""
+        log_ratio = torch.empty_like(batch.log_prob)
         learners, every = self.learners.values(), self.policy.rows(batch.core)
         for learner, columns in zip(learners, every, strict=True):
-            found[:, columns] = learner.log_ratio(self.policy.part(batch, columns))
-        return found
+            log_ratio[:, columns] = learner.log_ratio(self.policy.part(batch, columns))
+        return log_ratio
 
     def state_dict(self) -> dict[str, Any]:
-        """Each learner's, by the policy's name."""
+        """Return the state of each learner by its policy's name."""
         each = {name: one.state_dict() for name, one in self.learners.items()}
         return {"policies": each}
 
     def own_state(self) -> dict[str, Any]:
-        """Likewise."""
+        """Return each learner's own state by its policy's name."""
         return {name: one.own_state() for name, one in self.learners.items()}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
+        """Restore the result of :meth:`state_dict`."""
         for name, one in self.learners.items():
             one.load_state_dict(saved["policies"][name])
 
     def load_own_state(self, of_ranks: list[dict[str, Any]]) -> None:
-        """Restore what :meth:`own_state` returned."""
+        """Restore the results of :meth:`own_state`."""
         for name, one in self.learners.items():
             one.load_own_state([state[name] for state in of_ranks])
 

@@ -1,12 +1,12 @@
-"""Several policies that act as one: each plays some of a game's agents.
+"""Combines several policies, each for some of a game's agents, behind the interface of one.
 
-    columns      a0  a1  a2 | a0  a1  a2 | ...        of games, one behind the other
+    columns      a0  a1  a2 | a0  a1  a2 | ...        of games, one after the other
     core: agent   0   1   2 |  0   1   2 | ...  [B]
     member        x   y   y |  x   y   y | ...        each acts on its rows
 
-Which agent a column is stands in its recurrent state. That state goes wherever a column goes: to
-whoever acts on some of them, into rollouts and batches, and through evaluations. So nothing between
-the environment and the learners knows of several policies.
+The recurrent state holds the agent of each column. It travels wherever a column travels: to actors
+that act on some columns only, into rollouts and batches, and through evaluations. Therefore the
+code between the environment and the learners has no case for several policies.
 """
 
 from __future__ import annotations
@@ -33,71 +33,72 @@ from headrace.spaces import observations
 from headrace.spaces.unified_spaces import Spaces
 from headrace.types import Batch, Tree
 
-AGENT, OWN = "agent", "own"  # in a team's core: [B] int64, and the core of its members
+AGENT, OWN = "agent", "own"  # parts of the core: [B] int64, and the core of the members
 
 
 class MultiPolicy(nn.Module):
-    """A policy for each name of a roster, all for the same spaces and of the same network.
+    """One policy for each name of a mapping, all with the same spaces and network.
 
     Args:
-        roster: who plays whom. members: the policies, in the order of ``roster.policies``.
+        mapping: policy of each agent.
+        members: the policies, in the order of ``mapping.policies``.
     """
 
-    def __init__(self, roster: PolicyMapping, members: list[Policy]) -> None:
+    def __init__(self, mapping: PolicyMapping, members: list[Policy]) -> None:
         super().__init__()
-        self.roster = roster
+        self.mapping = mapping
         self.members = nn.ModuleList(members)
-        self.register_buffer("_numbers", torch.tensor(roster.numbers), persistent=False)
-        self._numbers: Tensor  # [n] of each agent, of its member
+        self.register_buffer("_numbers", torch.tensor(mapping.numbers), persistent=False)
+        self._numbers: Tensor  # [n] index of each agent's member
         one, self.network = self.alike, self.alike.network
         self.inputs, self.distribution = one.inputs, one.distribution
         self.observation_space = one.inputs.observation_space
         self.action_space = one.inputs.action_space
-        self.place = None  # it takes the whole of joined spaces
+        self.place = None  # it uses the whole unified spaces
 
     @staticmethod
     def of(
-        roster: PolicyMapping,
+        mapping: PolicyMapping,
         observation_space: gymnasium.Space,
         action_space: gymnasium.Space,
         network: Network | None = None,
         info_mask: bool = False,
         own: Sequence[Spaces] = (),
     ) -> MultiPolicy:
-        """With new members; the arguments behind ``roster`` are those of :class:`Policy`.
+        """Create new members; the arguments after ``mapping`` are those of :class:`Policy`.
 
         Args:
-            own: spaces of each agent, where they differ and those of columns are joined. A member
-                whose agents have the same takes their observations, and gives their actions.
+            own: spaces of each agent, if they differ and columns have unified spaces. A member
+                whose agents have equal spaces takes their observations and returns their actions.
         """
         made = observation_space, action_space, network, info_mask
-        team = MultiPolicy(roster, [Policy(*made) for _ in roster.policies])
-        spaces = dict(zip(roster.agents, own, strict=False))
-        for name, member in team.policies.items():
-            first, *others = (spaces.get(agent, made[:2]) for agent in roster.of(name))
+        multi = MultiPolicy(mapping, [Policy(*made) for _ in mapping.policies])
+        spaces = dict(zip(mapping.agents, own, strict=False))
+        for name, member in multi.policies.items():
+            first, *others = (spaces.get(agent, made[:2]) for agent in mapping.of(name))
             if all(first == other for other in others):
                 member.observation_space, member.action_space = first
                 member.place = 0 if own else None
-        return team
+        return multi
 
     @property
     def policies(self) -> dict[str, Policy]:
-        """The members by name."""
-        return dict(zip(self.roster.policies, self.members, strict=True))  # type: ignore[arg-type]
+        """Members by name."""
+        return dict(zip(self.mapping.policies, self.members, strict=True))  # type: ignore[arg-type]
 
     @property
     def alike(self) -> Policy:
-        """A member, which is as all others are but for its weights."""
+        """First member; the others differ only in their weights."""
         return self.members[0]  # type: ignore[return-value]
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.alike.device
 
     def initial_core(self, num_envs: int) -> Tree:
-        """State of ``num_envs`` columns of whole games, at the start of an episode."""
-        agent = torch.arange(num_envs, device=self._numbers.device) % len(self.roster.agents)
+        """Return the state of ``num_envs`` columns of whole games at the start of an episode."""
+        agent = torch.arange(num_envs, device=self._numbers.device) % len(self.mapping.agents)
         return {AGENT: agent, OWN: self.alike.initial_core(num_envs)}
 
     def compute_in(self, precision: Precision) -> None:
@@ -119,12 +120,12 @@ class MultiPolicy(nn.Module):
             yield
 
     def rows(self, core: Tree) -> list[Tensor]:
-        """The rows ``[n]`` of a core that each member plays, int64; of some it may be none."""
+        """Return the rows ``[n]`` int64 of a core that each member plays; there may be none."""
         number = self._numbers[core[AGENT]]
         return [(number == i).nonzero().flatten() for i in range(len(self.members))]
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
-        """See :meth:`Policy.act`: each member acts on its rows, which may be any."""
+        """See :meth:`Policy.act`; each member acts on its rows."""
         size, own = (len(first), self.distribution.num_params), core[OWN]
         params = torch.empty(size, dtype=torch.float32, device=first.device)
         after = tree.map_leaves(torch.empty_like, own)
@@ -136,7 +137,7 @@ class MultiPolicy(nn.Module):
         return params, {AGENT: core[AGENT].clone(), OWN: after}
 
     def part(self, batch: Batch, columns: Tensor) -> Batch:
-        """These columns ``[n]`` of a batch, as their member knows it; a copy."""
+        """Return a copy of columns ``[n]`` of a batch, with the core of their member."""
         part = batch.columns(columns)
         return replace(part, core=part.core[OWN])
 
@@ -155,15 +156,15 @@ class MultiPolicy(nn.Module):
         action_mask: Any = None,
         reward: Any = None,
     ) -> tuple[Any, Tree]:
-        """The actions for the observations of all agents of a game, or of several.
+        """Choose actions for the observations of all agents of one or more games.
 
         Args:
-            obs: ``[n, ...]``, a row for each of ``roster.agents`` in their order, game by game;
-                with a ``state``, of whichever agents it is.
+            obs: ``[n, ...]``, a row for each of ``mapping.agents`` in their order, game by game;
+                with a ``state``, the rows of its agents.
             others: see :meth:`Policy.predict`.
 
         Raises:
-            ConfigError: as there; or observations are not of whole games at the beginning.
+            ConfigError: as there; or there is no ``state`` and rows of whole games are missing.
         """
         if state is None:
             self._check_whole(obs)
@@ -171,7 +172,7 @@ class MultiPolicy(nn.Module):
 
     def _check_whole(self, obs: Any) -> None:
         checked, single = observations.checked(self.observation_space, obs)
-        count, agents = len(tree.leaves(checked)[0]), self.roster.agents
+        count, agents = len(tree.leaves(checked)[0]), self.mapping.agents
         if single or count % len(agents):
             raise ConfigError(
                 f"{'one observation' if single else f'{count} observations'} can't be shared out "
@@ -179,22 +180,22 @@ class MultiPolicy(nn.Module):
                 "ask one policy alone (policies['name'], or load(run, policy='name'))"
             )
 
-    saver: Saver | None = None  # set if the settings of its run are known
+    saver: Saver | None = None  # set if the run's settings are available
 
     def save(self, path: str | Path) -> Path:
         """Save the policies to a folder for ``hr.load(path)``, and return its path.
 
         Raises:
-            ConfigError: the team wasn't trained or loaded by headrace.
+            ConfigError: the policies weren't trained or loaded by headrace.
             CheckpointError: the path holds something else, or can't be written.
         """
         return saved_by(self.saver, self, Path(path))
 
     def export_onnx(self, path: str | Path) -> Path:
-        """Raise ConfigError: a file is of one policy."""
+        """Raise ConfigError, because a file holds one policy."""
         raise ConfigError(
             f"{path} would hold several policies: export one (policies['name'], or load(run, "
-            f"policy='name')); there are {', '.join(self.roster.policies)}"
+            f"policy='name')); there are {', '.join(self.mapping.policies)}"
         )
 
 

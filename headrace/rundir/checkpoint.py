@@ -213,7 +213,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             )
         network_from_json(values["config"]["network"])
         bool(values["info_mask"])
-        roster_in(values)
+        mapping_in(values)
         _own_spaces_in(values, "agent"), _own_spaces_in(values, "task")
         for name in ("observation_space", "action_space"):
             space_from_json(values[name])
@@ -222,7 +222,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise _corrupt(folder / "config.json", repr(error)) from error
 
 
-def roster_in(values: dict[str, Any]) -> PolicyMapping | None:
+def mapping_in(values: dict[str, Any]) -> PolicyMapping | None:
     """Return the policy mapping of a ``config.json``; None for a single policy."""
     return PolicyMapping.from_json(values["policies"]) if values.get("policies") else None
 
@@ -247,7 +247,7 @@ def load_one(folder: Path, network: Network | None = None, trusted: bool = False
 
 def check_one(folder: Path, values: dict[str, Any]) -> None:
     """Raise CheckpointError if a folder with this ``config.json`` has several policies."""
-    if (mapping := roster_in(values)) is not None:
+    if (mapping := mapping_in(values)) is not None:
         raise CheckpointError(
             f"{folder} has several policies ({', '.join(mapping.policies)}), but a checkpoint with "
             "a single policy is needed here"
@@ -277,7 +277,7 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     observed, acted = (
         space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action")
     )
-    made, mapping = (observed, acted, network, values["info_mask"]), roster_in(values)
+    made, mapping = (observed, acted, network, values["info_mask"]), mapping_in(values)
     policy = (
         Policy(*made)
         if mapping is None

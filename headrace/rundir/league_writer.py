@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.games.league_folder import GAME, MATCHES, RUNS, SNAPSHOTS, STANDINGS, Snapshot, snapshots
+from headrace.games.league_folder import (
+    GAME,
+    MATCHES,
+    RUNS,
+    SNAPSHOTS,
+    STANDINGS,
+    Snapshot,
+    snapshots,
+)
 from headrace.rundir import checksums
 from headrace.rundir.atomic_files import (
     checkpoint_errors,

@@ -56,7 +56,7 @@ _LOSSES = tuple(f.name for f in fields(PolicyResult))[5:]
 
 
 def by_policy(
-    roster: PolicyMapping | None,
+    mapping: PolicyMapping | None,
     by_agent: Mapping[str, Any],
     means: Mapping[str, float],
     prefix: str,
@@ -67,15 +67,15 @@ def by_policy(
         by_agent: episodes of each agent.
         means: means of all metrics, those of a policy under ``<prefix><its name>/``.
     """
-    if roster is None:
+    if mapping is None:
         return None
     results = {}
-    for name in roster.policies:
-        each = [by_agent[agent] for agent in roster.of(name)]
+    for name in mapping.policies:
+        each = [by_agent[agent] for agent in mapping.of(name)]
         returns, lengths = ([x for one in each for x in getattr(one, f"{of}s")]
                             for of in ("return", "length"))  # fmt: skip
         results[name] = PolicyResult(
-            roster.of(name),
+            mapping.of(name),
             float(np.mean(returns)) if returns else None,
             float(np.mean(lengths)) if lengths else None,
             sum(one.count for one in each),

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from headrace.config import Config
-from headrace.games import turn_based_game
 from headrace.envs.names import env_name
+from headrace.games import turn_based_game
 from headrace.learner.multi_policy_learner import METRICS
 from headrace.nn.policy_mapping import PolicyMapping
 from headrace.processes.memory import free_bytes, resident_bytes
@@ -99,12 +99,12 @@ class RunProgress:
         self._first_update_s: float | None = None
         self._first_steps = self._last_steps = 0
         self._first_time = self._last_time = started
-        self._roster: PolicyMapping | None = None
+        self._mapping: PolicyMapping | None = None
 
     def begin(self, episodes: Episodes) -> None:
         """Begin training after these episodes of all learners."""
         self._episodes, config = episodes, self._config
-        self._roster = config.roster(episodes.agents, env_name(config.env))
+        self._mapping = config.policy_mapping(episodes.agents, env_name(config.env))
         self._first_time = self._last_time = time.monotonic()
         self._first_steps = self._last_steps = self._progress.env_steps
 
@@ -127,7 +127,7 @@ class RunProgress:
         progress, num_learners = self._progress, self._config.num_learners
         values = meter.values(progress.state_dict(), self._episodes, num_learners)
         copied = progress.pulls * self._weights_bytes
-        own = by_policy(self._roster, self._episodes.by_agent, meter.means(), METRICS)
+        own = by_policy(self._mapping, self._episodes.by_agent, meter.means(), METRICS)
         return values | {"updates": progress.updates, "sync_bytes": copied, "policies": own}
 
     def result(self, episodes: Episodes, **extra: Any) -> Result:

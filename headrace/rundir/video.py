@@ -14,15 +14,15 @@ from gymnasium.vector import VectorEnv
 
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
-from headrace.spaces.agreement import difference
-from headrace.games.turn_based_vector import games_over
 from headrace.errors import ConfigError
 from headrace.evaluation import drawing, played
 from headrace.extras import needs
+from headrace.games.vector import games_over
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import torch_threads
 from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.spaces import walk
+from headrace.spaces.agreement import difference
 from headrace.spaces.images import image_shape, is_image, layout_of
 from headrace.spaces.observations import at
 

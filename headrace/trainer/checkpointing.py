@@ -79,7 +79,7 @@ class Checkpointer:
         }
         self.describe(config)
         if isinstance(saved.policy, MultiPolicy):
-            self.description["policies"] = saved.policy.roster.to_json()
+            self.description["policies"] = saved.policy.mapping.to_json()
             self.description["agent_spaces"] = _written(probe.own_spaces)
         if isinstance(probe.env, Tasks):
             self.description["task_spaces"] = _written(probe.env.own)

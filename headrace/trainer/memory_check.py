@@ -47,7 +47,7 @@ def _held(config: Config, policy: AnyPolicy, columns: int) -> int:
     """Return the columns in memory for a batch; several policies also copy their parts."""
     if not isinstance(policy, MultiPolicy):
         return config.algo.columns_held(columns)
-    games, mapping = columns // len(policy.roster.agents), policy.roster
+    games, mapping = columns // len(policy.mapping.agents), policy.mapping
     parts = [config.algo.columns_held(games * len(mapping.of(name))) for name in mapping.policies]
     return columns + sum(parts)
 

@@ -14,13 +14,13 @@ from headrace.nn.policy_mapping import PolicyMapping
 from headrace.types import Group
 
 
-def roster(config: Config, probe: Probe) -> PolicyMapping | None:
+def policy_mapping(config: Config, probe: Probe) -> PolicyMapping | None:
     """Return the policy mapping of a run; None if one policy plays all agents.
 
     Raises:
         ConfigError: the setting doesn't fit the environment's agents, or their spaces.
     """
-    mapping = config.roster(probe.agents, env_name(probe.env))
+    mapping = config.policy_mapping(probe.agents, env_name(probe.env))
     if mapping is None:
         probe.check_shared()
     return mapping
@@ -28,7 +28,7 @@ def roster(config: Config, probe: Probe) -> PolicyMapping | None:
 
 def check_minibatches(config: Config, probe: Probe) -> None:
     """Raise ConfigError if a recurrent policy has fewer columns than minibatches."""
-    mapping, minibatches = roster(config, probe), getattr(config.algo, "minibatches", 1)
+    mapping, minibatches = policy_mapping(config, probe), getattr(config.algo, "minibatches", 1)
     if mapping is None or config.network.core is None:
         return
     games = config.rollouts_per_update * int(config.envs_per_actor) // len(probe.agents)
@@ -45,7 +45,7 @@ def check_minibatches(config: Config, probe: Probe) -> None:
 def new_policy(config: Config, probe: Probe) -> AnyPolicy:
     """Create a policy with new weights, drawn from torch's generator policy by policy."""
     made = probe.observation_space, probe.action_space, config.network, probe.info_mask
-    mapping = roster(config, probe)
+    mapping = policy_mapping(config, probe)
     if mapping is not None:
         return MultiPolicy.of(mapping, *made, probe.own_spaces)
     policy = Policy(*made)

@@ -32,7 +32,7 @@ from headrace.spaces.images import image_shape, is_image
 from headrace.trainer import auto_inference, auto_precision
 from headrace.trainer.auto_sizes import choose, sized
 from headrace.trainer.fine_tuning import check_init, take_over
-from headrace.trainer.policies import check_minibatches, new_learner, new_policy, roster
+from headrace.trainer.policies import check_minibatches, new_learner, new_policy, policy_mapping
 from headrace.types import Group
 
 _LARGE = 10_000_000  # parameters
@@ -92,7 +92,7 @@ def _probe_and_resolve(
 ) -> tuple[Config, Probe]:
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     probe = look.probe(*made, rank=group.rank)
-    roster(config, probe)  # raises before anything is measured
+    policy_mapping(config, probe)  # raises before anything is measured
     if probe.mask_source and group.rank == 0:
         notify(f"action masks: from {probe.mask_source}")
     if config.num_learners == 1 and config.envs_per_actor != AUTO:

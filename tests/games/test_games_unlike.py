@@ -139,12 +139,12 @@ def test_who_plays_different_agents_takes_the_games_spaces(tmp_path):
 
 def test_a_predicted_action_is_one_that_the_mask_and_the_space_allow():
     found = probe(Unlike, "sync", {}, 0)
-    roster = hr.Config(Unlike, policies="per-agent").roster(found.agents, "Unlike")
+    mapping = hr.Config(Unlike, policies="per-agent").policy_mapping(found.agents, "Unlike")
     made = found.observation_space, found.action_space, hr.Network((8,)), True
-    policy = MultiPolicy.of(roster, *made, found.own_spaces).policies["wolf"]
+    policy = MultiPolicy.of(mapping, *made, found.own_spaces).policies["wolf"]
     for mask, action in (([0, 1, 0, 0], 5), ([0, 0, 0, 1], 7)):
         assert policy.predict(np.zeros(3, np.float32), action_mask=np.array(mask))[0] == action
-    scout = MultiPolicy.of(roster, *made, found.own_spaces).policies["scout"]
+    scout = MultiPolicy.of(mapping, *made, found.own_spaces).policies["scout"]
     with torch.no_grad():
         scout.policy_head.bias.copy_(torch.tensor([1.0, 0.0, 2.0, 3.0]))
     assert scout.predict(np.zeros((3, 2), np.float32))[0].tolist() == [0, 0, 0]

@@ -37,10 +37,10 @@ def team_of(env, played_by=("x", "y", "x"), **network) -> tuple[MultiPolicy, typ
     """A team of random weights for three agents, and what fills rollouts with it."""
     found = probe(env, "sync", {}, 0)
     torch.manual_seed(0)
-    roster = PolicyMapping(tuple(map(str, found.agents)), played_by)
+    mapping = PolicyMapping(tuple(map(str, found.agents)), played_by)
     shape = Network((16,), core_size=8, **network)
     spaces = found.observation_space, found.action_space
-    team = MultiPolicy.of(roster, *spaces, shape, found.info_mask)
+    team = MultiPolicy.of(mapping, *spaces, shape, found.info_mask)
     with torch.no_grad():
         for parameter in team.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

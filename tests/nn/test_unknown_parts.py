@@ -19,8 +19,8 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
 import headrace as hr
-from headrace.games.league_folder import Snapshot
 from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.league_folder import Snapshot
 from headrace.learner.fused import can_fuse
 from headrace.learner.learner import Learner
 from headrace.nn import Network, Policy, activations

@@ -105,8 +105,8 @@ def test_an_evaluation_plays_each_policy_in_its_seats(tmp_path):
 def _constant(env, played_by, actions) -> MultiPolicy:
     """A team whose members always do the same."""
     found = probe(env, "sync", {}, 0)
-    roster = PolicyMapping(found.agents, played_by)
-    team = MultiPolicy.of(roster, found.observation_space, found.action_space, hr.Network((8,)))
+    mapping = PolicyMapping(found.agents, played_by)
+    team = MultiPolicy.of(mapping, found.observation_space, found.action_space, hr.Network((8,)))
     for name, member in team.policies.items():
         with torch.no_grad():
             member.policy_head.weight.zero_()
@@ -183,7 +183,7 @@ def test_actors_that_fetch_on_drift_are_told_of_all_policies(tiny):
         ({"algo": hr.A3C()}, "policies='per-agent' must be 'shared' with a3c, whose actors learn"),
         ({"algo": hr.IMPACT()}, "policies='per-agent' must be 'shared' with impact, whose updates"),
         ({"policies": {"left": "a"}}, "policies='left:a' leaves out right of Matching"),
-        ({"policies": "left:a,righd:b"}, "names 'righd', who is no agent of Matching"),
+        ({"policies": "left:a,righd:b"}, "names 'righd', which isn't an agent of Matching"),
         ({"env": "CartPole-v1"}, "needs a game of several agents, and CartPole-v1 has one"),
         (
             {"network": hr.Network(core="gru"), "algo": hr.PPO(minibatches=8)},

@@ -65,7 +65,7 @@ test-elsewhere:
 	$(PYTHON) docs/_site/elsewhere.py .venv-elsewhere
 
 lowest: .venv-lowest/installed
-	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/rundir tests/test_cli.py \
+	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/games tests/rundir tests/test_cli.py \
 		tests/test_bad_input.py tests/test_evaluation.py tests/trainer/test_trainer.py
 
 lint: .venv/installed

@@ -131,8 +131,8 @@ def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[
 
 def measured(game: str, policy: hr.Policy, league: Path) -> dict[str, Any]:
     """What the latest policy is worth, and the average where that can be more."""
-    from headrace.games.openspiel import load
     from headrace.games.league_folder import snapshots
+    from headrace.games.openspiel import load
     from headrace.studies.games.nash import average, nash_conv, tabular
     from headrace.studies.games.perfect import against, any_move, minimax, one_ahead
 

@@ -20,10 +20,9 @@ from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import PREFIX, InfoMetrics, InfoNames, means_of, written
 from headrace.envs.make import opened
 from headrace.envs.names import Prepared, Tasks, env_name, resolve
-from headrace.games.parallel_game_vector import absent_in, agents_of
 from headrace.envs.tasks import named_in
-from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
+from headrace.games.vector import GameVector, absent_in, agents_of, in_turns
 from headrace.nn.fast_torso import quick
 from headrace.nn.inputs import evaluated_mask
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
@@ -191,7 +190,7 @@ def evaluate(
         extra: dict[str, Any] = {"deterministic": deterministic, "agents": of_agents}
         extra["metrics"] = {n: x for n, x in values.items() if not n.startswith("agents/")} or None
         if isinstance(policy, MultiPolicy):
-            extra["policies"] = _by_policy(policy.roster, of_agents)
+            extra["policies"] = _by_policy(policy.mapping, of_agents)
         return _together(of_agents, **extra)
     evaluation, (target, wraps) = Evaluation.of(*each[0]), Prepared.split(env)
     normalized = human_normalized(target, engine, env_kwargs or {}, wraps, evaluation.mean)
@@ -265,11 +264,11 @@ def _of_agent(values: dict[str, float], agent: str) -> dict[str, float] | None:
     return {n.removeprefix(prefix): x for n, x in values.items() if n.startswith(prefix)} or None
 
 
-def _by_policy(roster: PolicyMapping, of_agents: dict[str, Evaluation]) -> dict[str, Evaluation]:
+def _by_policy(mapping: PolicyMapping, of_agents: dict[str, Evaluation]) -> dict[str, Evaluation]:
     """Combine the episodes of each policy's agents; policies without episodes are missing."""
     evaluations = {}
-    for policy in roster.policies:
-        own = {agent: of_agents[agent] for agent in roster.of(policy) if agent in of_agents}
+    for policy in mapping.policies:
+        own = {agent: of_agents[agent] for agent in mapping.of(policy) if agent in of_agents}
         if own:
             deterministic = next(iter(own.values())).deterministic
             evaluations[policy] = _together(own, deterministic=deterministic)
@@ -302,7 +301,7 @@ def played(
     policy: AnyPolicy, envs: VectorEnv, seed: int, deterministic: bool = True
 ) -> Iterator[VectorStep]:
     """Play endlessly: yield the reset, then each step."""
-    if isinstance(envs, TurnBasedVector):
+    if in_turns(envs):
         yield from _in_turns(policy, envs, seed, deterministic)
         return
     obs, infos = envs.reset(seed=seed)
@@ -318,7 +317,7 @@ def played(
 
 
 def _in_turns(
-    policy: AnyPolicy, envs: TurnBasedVector, seed: int, deterministic: bool
+    policy: AnyPolicy, envs: GameVector, seed: int, deterministic: bool
 ) -> Iterator[VectorStep]:
     """Play a turn-based game endlessly; waiting agents have neither a step nor a beginning."""
     obs, infos = envs.reset(seed=seed)

@@ -35,14 +35,12 @@ from headrace.envs.context import EnvContext
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of
-from headrace.spaces.agreement import difference
 from headrace.envs.threads import Threads
-from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
 from headrace.games.opponent_env import OpponentEnv
 from headrace.games.opponent_sampling import OpponentSampler
-from headrace.games.turn_based_opponent_env import TurnBasedOpponentEnv
-from headrace.games.zero_sum import held_to_zero_sum
+from headrace.games.vector import in_turns
+from headrace.games.zero_sum import checked_zero_sum
 from headrace.learner.hogwild import ActorLearner
 from headrace.nn.inputs import Inputs
 from headrace.nn.policy import Policy, policy_weights
@@ -55,6 +53,7 @@ from headrace.processes import (
     set_affinity,
     use_batch_scheduling,
 )
+from headrace.spaces.agreement import difference
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
 from headrace.transport.ray import LatestWeights
 from headrace.transport.shm import ShmPort
@@ -268,13 +267,12 @@ def open_collector(
     name, algo = env_name(spec.env), settings.algo
     _check_spaces(envs, policy.inputs, name)
     if settings.zero_sum:
-        envs = held_to_zero_sum(envs, name)
+        envs = checked_zero_sum(envs, name)
+    asynchronous = isinstance(envs, Threads) or in_turns(envs)
     if spec.seating is not None:
         draw = OpponentSampler(spec.seating, f"{os.getpid()}-{secrets.token_hex(4)}")
-        kind = TurnBasedOpponentEnv if isinstance(envs, TurnBasedVector) else OpponentEnv
         sizes = settings.envs_per_actor, len(spec.agents), spec.seating.mixture, draw
-        envs = kind(envs, *sizes)
-    asynchronous = isinstance(envs, (Threads, TurnBasedVector, TurnBasedOpponentEnv))
+        envs = OpponentEnv(envs, *sizes)
     agents = spec.agents if spec.seating is None else ()  # with opponents, agents change seats
     metrics = InfoMetrics(envs.num_envs, settings.info_metrics, agents)
     stepping = AsynchronousStepper(envs, policy, name, metrics) if asynchronous else None

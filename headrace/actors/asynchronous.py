@@ -11,7 +11,7 @@ Each column b is at its own step ``t_b``. Noise is drawn for the whole fragment 
 the last bits of float32 results depend on the number of rows computed together. A fragment ends
 when every column is full; until then, slow environments don't hold up the others.
 
-Columns of a turn-based game (``games/turn_based_vector.py``) depend on each other: a step completes
+Columns of a turn-based game (``games/vector.py``) depend on each other: a step completes
 when the other agents have moved. There a fragment ends when no column can continue without a full
 one. Pending steps are carried over: the rest of their columns is padding, and the next fragment
 begins with them, with the action that was chosen and the weights that chose it. A step that is
@@ -33,8 +33,8 @@ from headrace.actors.synchronous import ActingPolicy, Cut, StepRecord, row_of, s
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.single_frames import closed_columns
 from headrace.envs.threads import Threads
-from headrace.games.turn_based_vector import TurnBasedVector
-from headrace.games.turn_based_opponent_env import TurnBasedOpponentEnv
+from headrace.games.opponent_env import OpponentEnv
+from headrace.games.vector import GameVector
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 from headrace.spaces.masks import MASK
@@ -55,7 +55,7 @@ class AsynchronousStepper:
 
     def __init__(
         self,
-        envs: Threads | TurnBasedVector | TurnBasedOpponentEnv,
+        envs: Threads | GameVector | OpponentEnv,
         policy: ActingPolicy,
         name: str,
         metrics: InfoMetrics | None = None,

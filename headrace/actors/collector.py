@@ -28,9 +28,9 @@ from headrace.actors.synchronous import (
     store,
 )
 from headrace.envs.info_metrics import InfoMetrics
-from headrace.games.parallel_game_vector import absent_in
 from headrace.envs.single_frames import SingleFrames, held, with_stacks
 from headrace.errors import EnvironmentFault, NonFinite
+from headrace.games.vector import absent_in
 from headrace.nn.inputs import info_mask
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.ops import tree

@@ -19,8 +19,8 @@ from headrace.cluster_env.messages import Answer, Request, WorkerFault, WorkerSe
 from headrace.envs.context import EnvContext
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
-from headrace.games.parallel_game_vector import agents_of
 from headrace.errors import ConfigError
+from headrace.games.vector import agents_of
 from headrace.ops import tree
 from headrace.processes import seed_global_generators
 

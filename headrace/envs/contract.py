@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import VectorEnv
 
-from headrace.spaces.agreement import same_space
 from headrace.errors import EnvironmentFault
 from headrace.processes import torch_defaults_kept
+from headrace.spaces.agreement import same_space
 from headrace.spaces.text import is_text
 from headrace.spaces.walk import Path, parts, place
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
-from headrace.games.agent_rows import GAME, is_in_turns
 from headrace.envs.context import Creator, EnvContext, env_context, made_in, numbered
 from headrace.envs.contract import CHECKED_STEPS, Contract, check_first_steps
 from headrace.envs.exact_actions import with_exact_actions
@@ -25,16 +25,15 @@ from headrace.envs.infos import take_any_infos
 from headrace.envs.mask_method import with_method_masks, with_vector_masks
 from headrace.envs.names import Target, env_name, in_envpool
 from headrace.envs.old_gym import GymEnv, is_gym
-from headrace.games.parallel_game import ParallelGame, is_game
-from headrace.games.parallel_game_vector import ParallelGameVector, agents_of
 from headrace.envs.processes import Processes
-from headrace.spaces.agreement import check_alike
 from headrace.envs.threads import Threads
-from headrace.games.turn_based_game import TurnBasedGame
-from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, EnvironmentFault, HeadraceError, setting
+from headrace.games.game_env import GameEnv, is_game
+from headrace.games.infos import GAME
+from headrace.games.vector import GameVector, agents_of
 from headrace.processes.pickling import restore_scripts
+from headrace.spaces.agreement import check_alike
 
 _MAKE_KWARGS = ("max_episode_steps", "disable_env_checker", "render_mode")  # gymnasium.make's own
 
@@ -180,6 +179,8 @@ def _sync(order: VectorEnvRequest) -> VectorEnv:
             "many evaluation episodes, or use hr.env_context().index to give each environment its "
             "own port or file"
         ) from error
+    if spec := envs.metadata.get(GAME):  # a reward for each agent
+        envs._rewards = np.zeros((order.num_envs, len(spec.agents)))
     return take_any_infos(envs)
 
 
@@ -281,16 +282,15 @@ def _create_game(
             f"{names} wraps single-agent environments, but this one has several agents (wrap it in "
             "a function that returns it)"
         )
-    kind = TurnBasedGame if is_in_turns(env) else ParallelGame
-    return kind(env, name, checked_steps, Contract)
+    return GameEnv(env, name, checked_steps, Contract)
 
 
 def in_columns(envs: VectorEnv) -> VectorEnv:
     """Return ``envs``, or for games a vector environment whose columns are the agents."""
-    game = envs.metadata.get(GAME)
-    if game is None:
+    spec = envs.metadata.get(GAME)
+    if spec is None:
         return envs
-    return TurnBasedVector(envs, game) if game.in_turns else ParallelGameVector(envs, game)
+    return GameVector(envs, spec)
 
 
 def is_vector_class(target: Any) -> bool:

@@ -21,7 +21,7 @@ class StepBoard:
     def __init__(self, num_envs: int) -> None:
         self.obs: list[Any] = [None] * num_envs
         self.info: list[dict[str, Any]] = [{}] * num_envs
-        self.reward = np.zeros(num_envs)
+        self.reward = np.zeros(num_envs)  # of games [num_envs, agents]
         self.terminated = np.zeros(num_envs, bool)
         self.truncated = np.zeros(num_envs, bool)
         self.errors: dict[int, tuple[BaseException, str]] = {}

@@ -24,9 +24,9 @@ from headrace.envs.contract import CHECKED_STEPS
 from headrace.envs.engines import EngineUnavailable, VectorEnvRequest
 from headrace.envs.names import Prepared, resolve
 from headrace.envs.packages import package_of
-from headrace.spaces.agreement import difference
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, require_choice
+from headrace.spaces.agreement import difference
 from headrace.validation import ranges
 from headrace.validation.fields import checked
 
@@ -49,7 +49,7 @@ def make_vec(
 
     A game of several agents is one environment, but each of its agents is a row of the result,
     which has ``num_envs`` times the number of agents as rows
-    (``headrace.games.parallel_game_vector.ParallelGameVector``).
+    (``headrace.games.vector.GameVector``).
 
     Observations may live in memory that the next step overwrites: copy what you keep. The
     results of the first steps are checked against the spaces.

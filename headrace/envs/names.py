@@ -18,10 +18,10 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from headrace.envs import atari
 from headrace.envs.atari_scores import SCORES
 from headrace.envs.packages import bring, is_installed, package_of
-from headrace.games.pettingzoo import MAKERS, PettingZooGame, as_typed, zoo
 from headrace.envs.suggestions import names_in, nearest_module
 from headrace.envs.wrappers import Wrap, as_wrap
 from headrace.errors import ConfigError, nearest, require, shown
+from headrace.games.pettingzoo import MAKERS, PettingZooGame, as_typed, find_game
 from headrace.spaces.unified_spaces import Spaces
 
 Target: TypeAlias = EnvSpec | Callable[..., Any]
@@ -239,7 +239,7 @@ def _find(env_id: str) -> Target:
 def _game(env_id: str, module: Any, name: str) -> PettingZooGame | None:
     """Return the factory of PettingZoo's game of this name, or None."""
     try:
-        return zoo(module, name)
+        return find_game(module, name)
     except Exception as error:  # a package unknown to headrace
         raise ConfigError(
             f"env={shown(env_id)} needs a module that can't be imported "

@@ -18,10 +18,7 @@ from headrace.envs.engines import Engine
 from headrace.envs.make import opened
 from headrace.envs.mask_method import METHOD, USED
 from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
-from headrace.games.parallel_game_vector import agents_of
-from headrace.spaces.agreement import difference
 from headrace.envs.stack_detection import may_be_stack, shows_stacks
-from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.envs.unified_tasks import join
 from headrace.errors import (
     ConfigError,
@@ -31,6 +28,8 @@ from headrace.errors import (
     require,
     setting,
 )
+from headrace.games.vector import agents_of, in_turns
+from headrace.spaces.agreement import difference
 from headrace.spaces.masks import MASK, sample_allowed
 from headrace.spaces.unified_spaces import Spaces
 from headrace.spaces.walk import parts
@@ -148,7 +147,7 @@ def look_at(
         frames = frames or atari.frames_per_step(target, env_kwargs, wraps)
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
         result = Probe(env, *spaces, masked, _mask_source(envs, masked), by, fault, stacks, frames)
-        turns = isinstance(envs, TurnBasedVector)
+        turns = in_turns(envs)
         return replace(result, agents=agents, in_turns=turns, own_spaces=own)
 
 
@@ -194,7 +193,7 @@ def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
 
 def _shows_mask(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
     """Take a step, or one per agent in turn-based games; return whether an info had a mask."""
-    masked, moves = False, envs.num_envs if isinstance(envs, TurnBasedVector) else 1
+    masked, moves = False, envs.num_envs if in_turns(envs) else 1
     for _ in range(moves):
         obs, *_, infos = envs.step(allowed_action(envs, obs, infos))
         masked |= MASK in infos

@@ -16,7 +16,7 @@ from headrace.envs.context import EnvContext
 from headrace.envs.make import opened
 from headrace.envs.names import Tasks
 from headrace.envs.probe import allowed_action
-from headrace.games.turn_based_vector import TurnBasedVector
+from headrace.games.vector import in_turns
 from headrace.spaces.masks import MASK
 
 
@@ -89,7 +89,7 @@ def mean_cost(costs: Iterable[StepCost | None]) -> StepCost | None:
 def takes_some_only(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> bool:
     """Return whether some actions may be illegal, which may end a game or raise."""
     has_mask = isinstance(obs, dict) and MASK in obs
-    return isinstance(envs, TurnBasedVector) or MASK in infos or has_mask
+    return in_turns(envs) or MASK in infos or has_mask
 
 
 def timed(
@@ -105,7 +105,7 @@ def timed(
         stepping_s: approximate duration of the measurement, in seconds.
     """
     actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
-    moving = envs.games.num_envs if isinstance(envs, TurnBasedVector) else envs.num_envs
+    moving = envs.games.num_envs if in_turns(envs) else envs.num_envs
     obs, infos = first
     guided = takes_some_only(envs, obs, infos)
     times, computing_s, end = list[float](), 0.0, time.perf_counter() + stepping_s

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import gymnasium
 
-from headrace.games.pettingzoo import package_of_entry, registered
 from headrace.errors import nearest
+from headrace.games.pettingzoo import package_of_entry, registered
 
 
 def names_in(module: ModuleType) -> set[str]:

@@ -27,8 +27,9 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from headrace.envs.changes import EnvChange
 from headrace.envs.context import numbered
 from headrace.envs.env_thread import EnvThread, StepBoard
-from headrace.spaces.agreement import check_alike
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
+from headrace.games.infos import GAME
+from headrace.spaces.agreement import check_alike
 
 _CLOSE_S = 5.0  # how long close waits for busy threads
 _LOOKS = 4  # polling interval of receive while it lingers
@@ -99,6 +100,8 @@ class Threads(VectorEnv):
         one = self._workers[0].env
         self.metadata = {**one.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self.render_mode = one.render_mode
+        if spec := one.metadata.get(GAME):  # a reward for each agent
+            self._board.reward = np.zeros((self.num_envs, len(spec.agents)))
 
     # -- all together --------------------------------------------------------------------------
 
@@ -170,7 +173,9 @@ class Threads(VectorEnv):
     def results(self, rows: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
         """Return the results of the last steps of environments, none of which is busy.
 
-        Observations ``[n, ...]``, rewards ``[n]`` float64, terminated and truncated ``[n]`` bool.
+        Returns:
+            observations ``[n, ...]``, rewards ``[n]`` float64 (of games ``[n, agents]``), and
+            terminated and truncated ``[n]`` bool.
         """
         board, space = self._board, self.single_observation_space
         empty: Any = create_empty_array(space, len(rows), np.empty)

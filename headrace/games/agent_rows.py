@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector.utils import create_empty_array
 
 from headrace.errors import ConfigError, EnvironmentFault, shown
-from headrace.games.infos import AGENT_INFOS
+from headrace.games.infos import AGENT_INFOS, COMPLETE, FLAGS, RETURNS, TERMINATED, TRUNCATED
 from headrace.spaces import unified_spaces
 from headrace.spaces.agreement import difference
 from headrace.spaces.exact_actions import exact
@@ -21,17 +21,12 @@ from headrace.spaces.masks import MASK
 from headrace.spaces.unified_spaces import Spaces
 from headrace.spaces.walk import leaves, map_space, place
 
-GAME = "game"  # metadata key of a game environment: its Game
-TOLD = "told"  # info key: [4, n] float64, see AgentRows.told
-REWARD, TERMINATED, TRUNCATED, MOVED = range(4)  # rows of that array
-OVER = "over"  # info key of a turn-based game: True once every agent has left
-RETURNS = "returns"  # info key as a game begins: [n] float64 returns of the previous one
-SEEN: Any = object()  # replaces an observation: repeat the agent's last one
+REPEAT_LAST: Any = object()  # in place of an observation: repeat the agent's last one
 MAX_EMPTY = 100  # limit of consecutive games that end in their reset
 
 
 @dataclass(frozen=True)
-class Game:
+class GameSpec:
     """Agents and spaces of a game."""
 
     agents: tuple[str, ...]  # names, in column order
@@ -51,12 +46,7 @@ class ResultChecks(Protocol):
         """Raise EnvironmentFault if the result of a step is invalid."""
 
 
-ContractFactory: TypeAlias = Callable[[Any, str], ResultChecks]
-
-
-def is_in_turns(env: Any) -> bool:
-    """Return whether agents move one at a time."""
-    return hasattr(env, "agent_iter") or hasattr(env, "last")
+ChecksFactory: TypeAlias = Callable[[Any, str], ResultChecks]
 
 
 class AgentRows:
@@ -66,15 +56,19 @@ class AgentRows:
         env: has PettingZoo's methods.
         name: name of the game, for messages.
         checked_steps: number of first steps that are compared with the spaces.
-        contract: makes the checks of an agent with these spaces and this name.
+        checks: makes the checks of an agent, from an object with its spaces and its name.
+
+    Attributes:
+        obs: rows of observations ``[n, ...]``.
+        reward: ``[n]`` float64.
+        flags: ``[4, n]`` bool, see :data:`headrace.games.infos.FLAGS`.
+        returns: ``[n]`` returns of the previous game in the step in which a turn-based game begins.
 
     Raises:
         ConfigError: agents' spaces can't be unified, or the agents aren't declared.
     """
 
-    def __init__(
-        self, env: Any, name: str, checked_steps: int, contract: ContractFactory
-    ) -> None:
+    def __init__(self, env: Any, name: str, checked_steps: int, checks: ChecksFactory) -> None:
         self.ids = list(getattr(env, "possible_agents", ()))
         if not self.ids:
             raise ConfigError(
@@ -88,43 +82,48 @@ class AgentRows:
                 "which becomes a separate column: list each agent once"
             )
         self.name = name
-        self.game = game = self._game(env)
-        count, space = len(self.ids), game.observation_space
+        self.spec = spec = self._make_spec(env)
+        count, space = len(self.ids), spec.observation_space
         self.obs = create_empty_array(space, count, np.zeros)
         map_space(lambda leaf, rows: rows.__setitem__(slice(None), _legal(leaf)), space, self.obs)
-        self.told = np.zeros((4, count))  # reward, terminated, truncated, moved
+        self.reward, self.flags = np.zeros(count), np.zeros((4, count), bool)
+        self._terminated, self._truncated = self.flags[TERMINATED], self.flags[TRUNCATED]
+        self._complete = self.flags[COMPLETE]
+        self.returns: np.ndarray | None = None
         self._masks: np.ndarray | None = None
         self._infos: list[dict[str, Any]] = [{} for _ in self.ids]  # except masks
         self._left = checked_steps
-        spaces = game.own or [(space, game.action_space)] * count
-        self._contracts = [
-            contract(SimpleNamespace(observation_space=own), f"{name}'s {agent}")
-            for agent, (own, _) in zip(game.agents, spaces, strict=True)
+        each = spec.own or [(space, spec.action_space)] * count
+        self._checks = [
+            checks(SimpleNamespace(observation_space=own), f"{name}'s {agent}")
+            for agent, (own, _) in zip(spec.agents, each, strict=True)
         ]
-        self._exact = [exact(acted) for _, acted in spaces]
-        self._acts_alike = [acted == game.action_space for _, acted in spaces]
-        for i in range(len(game.own)):
+        self._exact = [exact(acted) for _, acted in each]
+        self._acts_alike = [acted == spec.action_space for _, acted in each]
+        for i in range(len(spec.own)):
             self._mask(i, {})
 
-    def _game(self, env: Any) -> Game:
-        """Build the Game with the spaces of every agent, unified if they differ."""
-        agents, in_turns = tuple(map(str, self.ids)), is_in_turns(env)
+    def _make_spec(self, env: Any) -> GameSpec:
+        """Build the GameSpec with the spaces of every agent, unified if they differ."""
+        agents = tuple(map(str, self.ids))
+        in_turns = hasattr(env, "agent_iter") or hasattr(env, "last")
         each = tuple((env.observation_space(one), env.action_space(one)) for one in self.ids)
         for agent, spaces in zip(agents, each, strict=True):
             for space in spaces:
                 _check_kind(space, f"{self.name}'s {agent}")
         if not any(difference(*each[0], *spaces) for spaces in each):
-            return Game(agents, *each[0], in_turns)
+            return GameSpec(agents, *each[0], in_turns)
         hint = "docs/games.md lists the spaces that can be"
         unified = unified_spaces.joined(agents, each, f"{self.name}'s agents", hint)
-        return Game(agents, *unified, in_turns, each)
+        return GameSpec(agents, *unified, in_turns, each)
 
-    @property
     def info(self) -> dict[str, Any]:
         """Return the info that engines carry along with the rows of observations."""
-        info: dict[str, Any] = {TOLD: self.told.copy()}
+        info: dict[str, Any] = {FLAGS: self.flags}
         if self._masks is not None:
-            info[MASK] = self._masks.copy()
+            info[MASK] = self._masks
+        if self.returns is not None:
+            info[RETURNS] = self.returns
         if any(self._infos):
             info[AGENT_INFOS] = list(self._infos)
         return info
@@ -132,35 +131,44 @@ class AgentRows:
     def begin(self, i: int, obs: Any, info: Any) -> None:
         """Record the first observation of an episode of agent ``i``."""
         if self._left > 0:
-            self._contracts[i].check_reset((obs, info))
+            self._checks[i].check_reset((obs, info))
         self._show(i, obs, info)
-        self.told[:, i] = 0, False, False, True
+        self._record(i, 0.0, False, False)
 
     def move(self, i: int, obs: Any, reward: Any, ends: tuple[bool, bool], info: Any) -> None:
         """Record the result of agent ``i``'s action.
 
         Args:
-            obs: the next observation, or ``SEEN`` if an agent leaves without a new one.
+            obs: the next observation, or ``REPEAT_LAST`` if an agent leaves without a new one.
             ends: terminated, truncated.
         """
-        if self._left > 0 and obs is not SEEN:
-            self._contracts[i].check_step((obs, reward, *ends, info))
+        if self._left > 0 and obs is not REPEAT_LAST:
+            self._checks[i].check_step((obs, reward, *ends, info))
         self._show(i, obs, info)
-        self.told[:, i] = float(np.asarray(reward).item()), *ends, True
+        self._record(i, float(np.asarray(reward).item()), *ends)
 
     def leave_out(self, i: int) -> None:
         """Mark agent ``i`` as absent: a second end right after an end means absence."""
-        self.told[:, i] = 0, True, False, True
+        self._record(i, 0.0, True, False)
+
+    def _record(self, i: int, reward: float, terminated: bool, truncated: bool) -> None:
+        self.reward[i], self._complete[i] = reward, True
+        self._terminated[i], self._truncated[i] = terminated, truncated
+
+    def begin_step(self) -> None:
+        """Mark the steps of all agents of a turn-based game as incomplete."""
+        self.returns = None
+        self._complete[:] = False
 
     def action(self, i: int, action: Any) -> Any:
         """Convert the action of column ``i`` to the agent's own action space."""
         if not self._acts_alike[i]:  # comparing Boxes takes 40 µs
-            action = unified_spaces.own_action(action, self.game.own[i][1], self.game.action_space)
+            action = unified_spaces.own_action(action, self.spec.own[i][1], self.spec.action_space)
         convert = self._exact[i]
         return action if convert is None else convert(action)
 
     @property
-    def checks(self) -> bool:
+    def is_checked(self) -> bool:
         """Return whether this step of the game is among the first, which are checked."""
         return self._left > 0
 
@@ -185,21 +193,21 @@ class AgentRows:
         )
 
     def _show(self, i: int, obs: Any, info: Any) -> None:
-        space = self.game.observation_space
-        if obs is not SEEN:
+        space = self.spec.observation_space
+        if obs is not REPEAT_LAST:
             try:
-                obs = unified_spaces.fitted(obs, space) if self.game.own else obs
+                obs = unified_spaces.fitted(obs, space) if self.spec.own else obs
                 map_space(lambda _, rows, value: rows.__setitem__(i, value), space, self.obs, obs)
             except (ValueError, TypeError, KeyError) as error:
                 raise EnvironmentFault(
-                    f"{self.name}'s {self.game.agents[i]} returned an observation outside "
+                    f"{self.name}'s {self.spec.agents[i]} returned an observation outside "
                     f"its space: {error}"
                 ) from error
         self._mask(i, info)
 
     def _mask(self, i: int, info: Any) -> None:
         self._infos[i] = {k: v for k, v in info.items() if k != MASK} if info else {}
-        own, unified = self.game.own, self.game.action_space
+        own, unified = self.spec.own, self.spec.action_space
         if info and MASK in info:
             self._check_mask(i, info[MASK], own[i][1] if own else unified)
         unified_info = unified_spaces.masked(info, own[i][1], unified) if own else info
@@ -212,7 +220,7 @@ class AgentRows:
         self._masks[i] = 1 if mask is None else mask
 
     def _check_mask(self, i: int, mask: Any, space: gymnasium.Space[Any]) -> None:
-        prefix = f"{self.name}'s {self.game.agents[i]} returns an action_mask"
+        prefix = f"{self.name}'s {self.spec.agents[i]} returns an action_mask"
         if not isinstance(space, Discrete):
             raise EnvironmentFault(
                 f"{prefix} in its infos, which needs Discrete actions: return it in the "

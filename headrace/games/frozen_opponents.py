@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ _LOADED = 64  # policies kept in memory besides those in use
 Load = Callable[[Path], Policy]
 
 
+@dataclass
+class _Player:
+    """A loaded snapshot."""
+
+    policy: Policy
+    kind: int  # equal for equal networks and inputs
+    dense: FastTorso | None  # set if only its matrix products are separate
+    core: Tree  # [num_columns, ...] recurrent state of each column
+    frozen: contextlib.ExitStack  # ends the freezing of its weights
+
+
 class FrozenOpponents:
     """Frozen policies that play some of ``num_columns`` columns, with a recurrent state per column.
 
@@ -39,19 +51,16 @@ class FrozenOpponents:
     Args:
         load: reads the policy of a snapshot's folder.
         spaces: observation and action space of a column.
+
+    Attributes:
+        actions: ``[num_columns, ...]`` latest action of each column.
     """
 
     def __init__(self, load: Load, spaces: tuple[Any, Any], num_columns: int) -> None:
         self._load, self._spaces, self._num_columns = load, spaces, num_columns
-        self._policies: dict[str, Policy] = {}
-        self._kinds: dict[str, int] = {}  # equal for equal networks and inputs
-        self._quick: dict[str, FastTorso] = {}  # policies with separate matrix products
-        self._cores: dict[str, Tree] = {}  # [num_columns, ...] each
-        self._still: dict[str, contextlib.ExitStack] = {}
+        self._players: dict[str, _Player] = {}
         self._generator = torch.Generator()
-        self._previous: Tree = (
-            None  # [num_columns, ...] last actions, if a policy has them as input
-        )
+        self._previous: Tree = None  # [num_columns, ...] last actions, if they are inputs
         self.actions: Any = create_empty_array(spaces[1], num_columns, np.zeros)
 
     def seed(self, seed: int) -> None:
@@ -69,13 +78,13 @@ class FrozenOpponents:
 
         Args:
             players: player of each of ``columns`` ``[n]``.
-            shown: of all columns ``[B, ...]``: observations, masks or None, the last rewards, and
+            inputs: of all columns ``[B, ...]``: observations, masks or None, the last rewards, and
                 whether an episode begins.
         """
         for player in players:
             self.policy(player)
         names = np.array([player.name for player in players])
-        kinds = np.array([self._kinds[name] for name in names.tolist()])
+        kinds = np.array([self._players[name].kind for name in names.tolist()])
         for kind in np.unique(kinds).tolist():
             own = np.flatnonzero(kinds == kind)
             own = own[names[own].argsort(kind="stable")]
@@ -84,16 +93,16 @@ class FrozenOpponents:
 
     def _act(self, names: np.ndarray, rows: np.ndarray, all_inputs: list[Any]) -> None:
         """Act in ``rows`` ``[n]`` with policies of one kind, whose ``names`` ``[n]`` are sorted."""
-        policy, (obs, mask, reward, first) = self._policies[names[0]], all_inputs
+        policy, (obs, mask, reward, first) = self._players[names[0]].policy, all_inputs
         previous = None if self._previous is None else tree.map_leaves(_rows(rows), self._previous)
         inputs = policy.inputs.compose(obs, mask, previous, reward, first)
         inputs = tree.map_leaves(lambda x: torch.as_tensor(np.ascontiguousarray(x)), inputs)
-        there, counts = np.unique(names, return_counts=True)
-        by, sizes = there.tolist(), counts.tolist()
-        if all(name in self._quick for name in by):
-            params = self._evaluate_dense(by, sizes, inputs)
+        unique, each_count = np.unique(names, return_counts=True)
+        players, counts = [self._players[name] for name in unique.tolist()], each_count.tolist()
+        if all(player.dense is not None for player in players):
+            params = _evaluate_dense(players, counts, inputs)
         else:
-            params = self._evaluate_each(by, sizes, rows, (inputs, torch.as_tensor(first)))
+            params = _evaluate_each(players, counts, rows, (inputs, torch.as_tensor(first)))
         noise = policy.distribution.noise((len(rows),), self._generator)
         action = tree.map_leaves(lambda x: x.numpy(), policy.distribution.sample(params, noise))
         if policy.inputs.previous:
@@ -101,31 +110,7 @@ class FrozenOpponents:
                 zero = policy.inputs.zero_action(self._num_columns)
                 self._previous = tree.map_leaves(lambda x: x.numpy(), zero)
             tree.map_leaves(partial(_put, rows), self._previous, action)
-        played = policy.env_action(action)
-        tree.map_leaves(partial(_put, rows), self.actions, played)
-
-    def _evaluate_dense(self, names: list[str], counts: list[int], inputs: Tree) -> Tensor:
-        """Evaluate dense policies, each on its run of inputs ``[n, ...]``; return ``[n,
-        params]``.
-        """
-        first, *others = (self._quick[name] for name in names)
-        hidden = first.beside(others, inputs, counts).split(counts)
-        policies = [self._policies[name] for name in names]
-        each = [one.policy_head(rows) for one, rows in zip(policies, hidden, strict=True)]
-        return policies[0].finished(torch.cat(each), inputs)
-
-    def _evaluate_each(
-        self, names: list[str], counts: list[int], rows: np.ndarray, batch: tuple[Tree, Tensor]
-    ) -> Tensor:
-        """Evaluate any policies one by one, and advance their states in ``rows`` ``[n]``."""
-        each = []
-        runs = split((torch.as_tensor(rows), *batch), counts)
-        for name, (own, inputs, first) in zip(names, runs, strict=True):
-            core = tree.map_leaves(_rows(own), self._cores[name])
-            params, core = self._policies[name].act(inputs, first, core)
-            tree.map_leaves(partial(_put, own), self._cores[name], core)
-            each.append(params)
-        return torch.cat(each)
+        tree.map_leaves(partial(_put, rows), self.actions, policy.env_action(action))
 
     def policy(self, player: Snapshot) -> Policy:
         """Return a snapshot's policy, loading it if necessary.
@@ -134,40 +119,59 @@ class FrozenOpponents:
             CheckpointError: it can't be loaded.
             ConfigError: its spaces differ.
         """
-        policy = self._policies.get(player.name)
-        if policy is None:
+        if player.name not in self._players:
             policy = self._load(player.path)
             _check_spaces(player.name, policy, self._spaces)
-            policy.compute_in("float32")
-            still = self._still[player.name] = contextlib.ExitStack()
-            still.enter_context(policy.still())
-            loaded = self._policies.items()
-            alike = (self._kinds[name] for name, one in loaded if _are_alike(one, policy))
-            self._kinds[player.name] = next(alike, max(self._kinds.values(), default=0) + 1)
-            torso = quick(policy.torso)
-            if torso is not None and policy.core is None and policy.log_std is None:
-                self._quick[player.name] = torso
-            self._policies[player.name] = policy
-            self._cores[player.name] = policy.initial_core(self._num_columns)
-        return policy
+            self._players[player.name] = self._loaded(policy)
+        return self._players[player.name].policy
+
+    def _loaded(self, policy: Policy) -> _Player:
+        """Freeze a policy's weights and prepare it for acting."""
+        policy.compute_in("float32")
+        frozen = contextlib.ExitStack()
+        frozen.enter_context(policy.still())
+        players = self._players.values()
+        kinds = (player.kind for player in players if _have_one_kind(player.policy, policy))
+        kind = next(kinds, max((player.kind for player in players), default=0) + 1)
+        dense = quick(policy.torso) if policy.core is None and policy.log_std is None else None
+        return _Player(policy, kind, dense, policy.initial_core(self._num_columns), frozen)
 
     def keep(self, playing: set[str]) -> None:
-        """Evict unused policies if there are many; ``names`` are in use."""
-        if len(self._policies) > _LOADED:
-            for name in self._policies.keys() - playing:
-                del self._policies[name], self._cores[name], self._kinds[name]
-                self._quick.pop(name, None)
-                self._still.pop(name).close()
+        """Evict unused policies if there are many; ``playing`` are in use."""
+        if len(self._players) > _LOADED:
+            for name in self._players.keys() - playing:
+                self._players.pop(name).frozen.close()
 
     def close(self) -> None:
         """Release all policies."""
-        for still in self._still.values():
-            still.close()
-        self._policies, self._cores, self._still = {}, {}, {}
-        self._kinds, self._quick = {}, {}
+        for player in self._players.values():
+            player.frozen.close()
+        self._players = {}
 
 
-def _are_alike(one: Policy, other: Policy) -> bool:
+def _evaluate_dense(players: Sequence[_Player], counts: list[int], inputs: Tree) -> Tensor:
+    """Evaluate dense policies, each on its run of inputs ``[n, ...]``; return ``[n, params]``."""
+    first, *others = (player.dense for player in players)
+    hidden = first.beside(others, inputs, counts).split(counts)  # type: ignore[union-attr,arg-type]
+    each = [one.policy.policy_head(rows) for one, rows in zip(players, hidden, strict=True)]
+    return players[0].policy.finished(torch.cat(each), inputs)
+
+
+def _evaluate_each(
+    players: Sequence[_Player], counts: list[int], rows: np.ndarray, batch: tuple[Tree, Tensor]
+) -> Tensor:
+    """Evaluate any policies one by one, and advance their states in ``rows`` ``[n]``."""
+    each = []
+    runs = split((torch.as_tensor(rows), *batch), counts)
+    for player, (own, inputs, first) in zip(players, runs, strict=True):
+        core = tree.map_leaves(_rows(own), player.core)
+        params, core = player.policy.act(inputs, first, core)
+        tree.map_leaves(partial(_put, own), player.core, core)
+        each.append(params)
+    return torch.cat(each)
+
+
+def _have_one_kind(one: Policy, other: Policy) -> bool:
     return one.network == other.network and one.inputs == other.inputs
 
 

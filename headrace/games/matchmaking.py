@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.games.league_folder import Snapshot
 from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.league_folder import Snapshot
 from headrace.games.opponent_mix import OpponentMix
 from headrace.games.opponent_sampling import OpponentSampler
 
@@ -23,7 +23,6 @@ class Matchmaking:
 
     Attributes:
         shape: numbers of games and agents.
-        totals: ``[games, agents]`` returns so far.
         columns: ``[N]``, the learner's current columns.
         others: ``[M]``, the opponents' columns.
     """
@@ -37,7 +36,7 @@ class Matchmaking:
         draw: OpponentSampler,
     ) -> None:
         both, alone = mixture.games(num_columns, num_agents)
-        self.shape, self.totals = (both + alone, num_agents), np.zeros((both + alone, num_agents))
+        self.shape = both + alone, num_agents
         self._frozen, self._draw = frozen, draw
         self._alone = np.arange(both, both + alone)  # games with one seat of the learner's
         self._trained = np.arange(both * num_agents)  # columns of the other games
@@ -46,7 +45,6 @@ class Matchmaking:
 
     def reset(self) -> None:
         """Begin all games."""
-        self.totals[:] = 0.0
         self.seats = self._alone % self.shape[1]
         self._assign_columns()
         self.opponents = self._sample(len(self._alone))
@@ -64,7 +62,6 @@ class Matchmaking:
 
     def begin(self, games: np.ndarray) -> None:
         """Begin games ``[G]``: move the learner to the next seat and sample an opponent."""
-        self.totals[games] = 0.0
         new = np.flatnonzero(games[self._alone])
         if len(new):
             self.seats[new] = (self.seats[new] + 1) % self.shape[1]
@@ -73,12 +70,17 @@ class Matchmaking:
                 self.opponents[i] = opponent
             self._frozen.keep({one.name for one in self.opponents})
 
-    def note(self, over: np.ndarray) -> None:
-        """Record results of finished games ``[G]`` against the mean return of the other seats."""
+    def note(self, over: np.ndarray, totals: np.ndarray) -> None:
+        """Record whether the learner beat the mean return of the other seats.
+
+        Args:
+            over: ``[G]`` bool, finished games.
+            totals: ``[G, n]``, their returns.
+        """
         for i in np.flatnonzero(over[self._alone]).tolist():
-            totals = self.totals[self._alone[i]]
-            own = totals[self.seats[i]]
-            others = (totals.sum() - own) / (len(totals) - 1)
+            returns = totals[self._alone[i]]
+            own = returns[self.seats[i]]
+            others = (returns.sum() - own) / (len(returns) - 1)
             self._draw.note(self.opponents[i], 0.5 * (1.0 + np.sign(own - others)))
 
     def _sample(self, count: int) -> list[Snapshot]:

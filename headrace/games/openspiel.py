@@ -62,7 +62,7 @@ def _tensor(kind: Any) -> str:
     return "information_state_tensor" if kind.provides_information_state_tensor else ""
 
 
-def seen(game: Any, state: Any, player: int) -> np.ndarray:
+def observation_of(game: Any, state: Any, player: int) -> np.ndarray:
     """Return a player's observation of a decision node: its tensor and a one-hot of its seat.
 
     Returns:
@@ -85,7 +85,7 @@ class _Node:
             self.until = np.cumsum(probabilities)
             return
         self.returns = np.array(state.returns())
-        self.obs = np.stack([seen(game, state, player) for player in range(len(PLAYERS))])
+        self.obs = np.stack([observation_of(game, state, player) for player in range(len(PLAYERS))])
         self.mask = np.zeros((len(PLAYERS), game.num_distinct_actions()), np.int8)
         self.player = -1 if simultaneous or self.over else state.current_player()
         for player, row in enumerate(self.mask):
@@ -146,7 +146,7 @@ class SpielGames(VectorEnv):
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._nodes = [self._begin() for _ in self._nodes]
-        return self._shown()
+        return self._observations()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Apply each player's action ``[B]``; actions out of turn are ignored."""
@@ -162,10 +162,10 @@ class SpielGames(VectorEnv):
         pairs = zip(before, after, strict=True)
         reward = np.stack([b.returns * 0.0 if a.over else b.returns - a.returns for a, b in pairs])
         over = np.repeat([node.over for node in after], len(PLAYERS))
-        obs, infos = self._shown()
+        obs, infos = self._observations()
         return obs, reward.ravel(), over, np.zeros(self.num_envs, bool), infos
 
-    def _shown(self) -> tuple[np.ndarray, dict[str, Any]]:
+    def _observations(self) -> tuple[np.ndarray, dict[str, Any]]:
         obs = np.concatenate([node.obs for node in self._nodes])
         return obs, {MASK: np.concatenate([node.mask for node in self._nodes])}
 

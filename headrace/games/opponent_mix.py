@@ -6,7 +6,7 @@
 | naive | the run's newest snapshot |
 | uniform | any snapshot of the league, each as likely |
 | pfsp | snapshots that the run rarely beats: weights ``(1 - p)²`` for a win rate of ``p`` |
-| pfsp-var | snapshots of its own strength: weights ``p (1 - p)`` |
+| pfsp-var | snapshots as strong as the run: weights ``p (1 - p)`` |
 
 The last two are AlphaStar's prioritised fictitious self-play (Vinyals et al. 2019, "Grandmaster
 level in StarCraft II using multi-agent reinforcement learning", Methods: f_hard and f_var).

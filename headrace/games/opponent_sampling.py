@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace.errors import CheckpointError, ConfigError
-from headrace.games.league_folder import Games, LeagueView, Snapshot, newest
 from headrace.games.frozen_opponents import Load
+from headrace.games.league_folder import Games, LeagueView, Snapshot, newest
 from headrace.games.opponent_mix import NAIVE, OpponentMix, probabilities
 
 
@@ -69,13 +69,13 @@ class OpponentSampler:
     def _of(self, kind: str) -> Snapshot:
         view = self._view
         assert view is not None
-        there = [one for one in view.snapshots if one.name not in self._unreadable]
+        readable = [one for one in view.snapshots if one.name not in self._unreadable]
         if kind == NAIVE:
-            own = [one for one in there if one.run == self._seating.run]
-            return newest(own) if own else there[-1]
-        rates = np.array([view.standings.win_rate(one.name) for one in there])
+            own = [one for one in readable if one.run == self._seating.run]
+            return newest(own) if own else readable[-1]
+        rates = np.array([view.standings.win_rate(one.name) for one in readable])
         at = self._rng.choice(len(rates), p=probabilities(kind, rates))
-        return there[int(at)]
+        return readable[int(at)]
 
     def another(self, unreadable: Snapshot, error: CheckpointError | ConfigError) -> Snapshot:
         """Replace an unreadable opponent, which isn't sampled again.

@@ -49,7 +49,7 @@ class PettingZooGame:
         return maker(**kwargs)
 
 
-def zoo(module: ModuleType, name: str) -> PettingZooGame | None:
+def find_game(module: ModuleType, name: str) -> PettingZooGame | None:
     """Return the factory of the game of this name, or None."""
     return None if _maker(module, name) is None else PettingZooGame(module.__name__, name)
 
@@ -64,11 +64,11 @@ def registered(module: str) -> dict[str, Any]:
         specs = getattr(sys.modules.get("pettingzoo"), f"{kind}_registry", {})
         for name, spec in specs.items():
             if package in ("pettingzoo", package_of_entry(spec)):
-                games.setdefault(_ours(name), spec)
+                games.setdefault(_versioned(name), spec)
     return games
 
 
-def _ours(name: str) -> str:
+def _versioned(name: str) -> str:
     return re.sub(r"-v(\d+)$", r"_v\1", name)
 
 
@@ -93,7 +93,7 @@ def as_typed(maker: Callable[..., Any], env_id: str) -> Callable[..., Any]:
 
 
 def _maker(module: ModuleType, name: str) -> Callable[..., Any] | None:
-    if spec := registered(module.__name__).get(_ours(name)):
+    if spec := registered(module.__name__).get(_versioned(name)):
         return spec.make  # type: ignore[no-any-return]
     value: Any = module
     for part in name.replace("/", ".").split("."):

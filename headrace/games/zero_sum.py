@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from headrace.games.parallel_game_vector import absent_in, agents_of
-from headrace.games.turn_based_vector import TurnBasedVector
 from headrace.errors import EnvironmentFault
+from headrace.games.vector import absent_in, agents_of, in_turns
 
 _SLACK = 1e-5  # relative to the largest reward, for sums of float32
 
 
-def held_to_zero_sum(games: VectorEnv, name: str) -> VectorEnv:
+def checked_zero_sum(games: VectorEnv, name: str) -> VectorEnv:
     """Wrap games to raise if rewards don't add up to 0.
 
     Simultaneous games are checked at each step. In turn-based games a reward is reported only at
@@ -26,7 +25,7 @@ def held_to_zero_sum(games: VectorEnv, name: str) -> VectorEnv:
         games: columns are agents, game by game.
         name: name of the environment, for messages.
     """
-    if not isinstance(games, TurnBasedVector):
+    if not in_turns(games):
         return ZeroSum(games, name)
     games.on_end = partial(_check_returns, name, games.agents)
     return games

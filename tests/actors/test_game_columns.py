@@ -17,7 +17,7 @@ from headrace.actors.collector import Collector, rollout_spec
 from headrace.actors.rollout_source import RolloutSource
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
-from headrace.games.parallel_game_vector import agents_of
+from headrace.games.vector import agents_of
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace

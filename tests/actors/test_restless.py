@@ -16,7 +16,7 @@ import headrace as hr
 from headrace.actors.asynchronous import AsynchronousStepper
 from headrace.actors.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.games.turn_based_vector import TurnBasedVector
+from headrace.games.vector import in_turns
 from headrace.learner.learner import Learner
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace
@@ -42,9 +42,7 @@ def filled(envs: VectorEnv, count: int, num_steps: int = T) -> list[Rollout]:
     torch.manual_seed(1)
     policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
     slab = Slab(rollout_spec(policy, num_steps, B, 0.9), 1, 1)
-    pace = (
-        AsynchronousStepper(envs, policy, "Restless") if isinstance(envs, TurnBasedVector) else None
-    )
+    pace = AsynchronousStepper(envs, policy, "Restless") if in_turns(envs) else None
     collector = Collector(envs, policy, "Restless", 0.9, pace)
     collector.reset(SEED)
     rollouts = []

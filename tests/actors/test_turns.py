@@ -15,7 +15,7 @@ import headrace as hr
 from headrace.actors.asynchronous import AsynchronousStepper
 from headrace.actors.collector import Collector, rollout_spec
 from headrace.envs.make import make_vec
-from headrace.games.parallel_game_vector import agents_of
+from headrace.games.vector import agents_of
 from headrace.nn import Network, Policy
 from headrace.ops import tree
 from headrace.ops.returns import gae, vtrace

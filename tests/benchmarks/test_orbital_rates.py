@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from headrace.envs.make import make_vec
-from headrace.games.parallel_game_vector import agents_of
 from headrace.games.league_folder import snapshots
+from headrace.games.vector import agents_of
 from headrace_ssa import OrbitalDominanceVectorEnv
 
 SMALL = {

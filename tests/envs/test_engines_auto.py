@@ -15,8 +15,8 @@ from worlds import CountingEnv, CountingVectorEnv
 import headrace as hr
 from headrace.envs import make
 from headrace.envs.make import opened
-from headrace.spaces.agreement import difference
 from headrace.errors import ConfigError
+from headrace.spaces.agreement import difference
 
 
 def taken(env, **settings) -> str:

@@ -18,9 +18,9 @@ import headrace as hr
 from headrace.cli import main
 from headrace.envs.make import make_vec
 from headrace.envs.names import Prepared, env_name, resolve
-from headrace.games.parallel_game_vector import agents_of
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, EnvironmentFault
+from headrace.games.vector import agents_of, in_turns
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_pettingzoos_own_games_are_found_as_they_are_registered():
         with contextlib.closing(make_vec(found, 3)) as envs:
             assert len(agents_of(envs)) == agents
             assert envs.num_envs == 3 * agents
-            assert hasattr(envs, "send") == turns
+            assert in_turns(envs) == turns
     policy_of = probe("pettingzoo:classic/tictactoe_v3", "auto", {}, 0)
     policy = hr.Policy(policy_of.observation_space, policy_of.action_space)
     found = hr.evaluate(policy, "pettingzoo:classic/tictactoe_v3", 5, deterministic=False)

@@ -20,11 +20,11 @@ from worlds.restless import Restless, RestlessTurns, RestlessVector, ledger
 import headrace as hr
 from headrace.envs import step_cost as costs
 from headrace.envs.make import make_vec
-from headrace.games.parallel_game_vector import agents_of
 from headrace.envs.probe import probe
 from headrace.envs.step_cost import StepCost, step_cost, timed
 from headrace.errors import ConfigError
 from headrace.games.league_folder import Snapshot
+from headrace.games.vector import agents_of
 from headrace.rundir import checkpoint
 from headrace.rundir.files import read_jsonl
 from headrace.rundir.video import record_video

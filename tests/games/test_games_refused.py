@@ -11,11 +11,11 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from worlds import CountingGame, CountingTurns, Matching
 
 import headrace as hr
-from headrace.games import turn_based_game
 from headrace.envs.make import make_vec, opened
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
 from headrace.errors import ConfigError, EnvironmentFault
+from headrace.games import turn_based_game
 from headrace.trainer.auto_sizes import choose
 
 

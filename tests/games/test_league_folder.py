@@ -15,8 +15,8 @@ from worlds.pennies import Pennies
 
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError
-from headrace.games.league_folder import Games, Snapshot, newest, snapshots, standings
 from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.league_folder import Games, Snapshot, newest, snapshots, standings
 from headrace.games.opponent_mix import OpponentMix
 from headrace.games.opponent_sampling import OpponentSampler, SeatAssignment
 from headrace.rundir import league_writer
@@ -290,7 +290,7 @@ def test_policies_that_play_are_never_let_go(monkeypatch: pytest.MonkeyPatch) ->
     for i in (0, 1, 2, 0):
         frozen.act([every[i]], torch.tensor([i]).numpy(), shown)
     assert read == list("abcd")
-    assert set(frozen._policies) == set("abc")
+    assert set(frozen._players) == set("abc")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.errors import CheckpointError, ConfigError, EnvironmentFault
-from headrace.games.league_folder import Snapshot
 from headrace.games.frozen_opponents import FrozenOpponents
+from headrace.games.league_folder import Snapshot
 from headrace.games.opponent_env import OpponentEnv
 from headrace.games.opponent_mix import OpponentMix
 from headrace.games.opponent_sampling import OpponentSampler, SeatAssignment
@@ -280,7 +280,7 @@ def test_an_opponent_that_cannot_be_read_is_drawn_again(error: type[Exception]) 
 
     envs = seats(Ledger(3, agents=2), 3, "uniform", Fixed("a", "gone", "a", "gone", load=load))
     envs.reset(seed=0)
-    assert [one.name for one in envs._table.opponents] == ["a", "a", "a"]
+    assert [one.name for one in envs._matches.opponents] == ["a", "a", "a"]
 
 
 def test_many_snapshots_may_play_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +299,8 @@ def test_many_snapshots_may_play_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(12):
         obs, *_ = envs.step(obs[:, 1].astype(int))
     assert read == list("abcde")
-    assert "e" in envs._frozen._policies
-    assert len(envs._frozen._policies) <= 2
+    assert "e" in envs._frozen._players
+    assert len(envs._frozen._players) <= 2
 
 
 def test_frozen_policies_keep_their_own_deviations() -> None:

@@ -15,7 +15,7 @@ from headrace.envs.make import make_vec
 from headrace.games.infos import ABSENT
 from headrace.games.opponent_env import OpponentEnv
 from headrace.games.opponent_mix import OpponentMix
-from headrace.games.turn_based_opponent_env import TurnBasedOpponentEnv
+from headrace.games.vector import in_turns
 from headrace.nn import Network, Policy
 from tests.games.test_opponent_env import Fixed
 
@@ -32,10 +32,9 @@ def made(world: Any) -> tuple[Any, Fixed]:
         return Policy(games.single_observation_space, games.single_action_space, Network((4,)))
 
     draw: Any = Fixed("a", "b", load=load)
-    kind = TurnBasedOpponentEnv if world is RestlessTurns else OpponentEnv
     mixture = OpponentMix.of("latest:0.7,uniform:0.3")
     assert mixture.games(COLUMNS, len(NAMES)) == (BOTH, ALONE)
-    return kind(games, COLUMNS, len(NAMES), mixture, draw), draw
+    return OpponentEnv(games, COLUMNS, len(NAMES), mixture, draw), draw
 
 
 def steps_of(envs: Any, rounds: int) -> list[list[tuple[Entry, int]]]:
@@ -46,7 +45,7 @@ def steps_of(envs: Any, rounds: int) -> list[list[tuple[Entry, int]]]:
     action = np.zeros(COLUMNS, np.int64)
     for _ in range(rounds):
         action[rows] = rng.integers(0, 3, len(rows))
-        if isinstance(envs, TurnBasedOpponentEnv):
+        if in_turns(envs.games):
             envs.send(rows, action[rows])
             rows = envs.receive()
             after, reward, *ends = envs.results(rows)

@@ -14,14 +14,14 @@ from worlds import CountingTurns
 import headrace as hr
 from headrace.envs.make import make_vec
 from headrace.games.infos import ABSENT
+from headrace.games.opponent_env import OpponentEnv
 from headrace.games.opponent_mix import OpponentMix
-from headrace.games.turn_based_opponent_env import TurnBasedOpponentEnv
 from headrace.nn import Network, Policy
 from headrace.rundir import league_writer
 from tests.games.test_opponent_env import Fixed
 
 
-def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[TurnBasedOpponentEnv, Fixed]:
+def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[OpponentEnv, Fixed]:
     envs: Any = make_vec(CountingTurns, games, env_kwargs={"num_agents": 3, **kwargs})
     spaces = envs.single_observation_space, envs.single_action_space
 
@@ -30,12 +30,10 @@ def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[TurnBasedO
         return Policy(*spaces, Network((8,)), "mask" in kwargs)
 
     draw: Any = Fixed("a", "b", load=load)
-    return TurnBasedOpponentEnv(envs, columns, 3, OpponentMix.of(text), draw), draw
+    return OpponentEnv(envs, columns, 3, OpponentMix.of(text), draw), draw
 
 
-def run(
-    envs: TurnBasedOpponentEnv, rounds: int, masked: bool = False
-) -> list[list[tuple[Any, ...]]]:
+def run(envs: OpponentEnv, rounds: int, masked: bool = False) -> list[list[tuple[Any, ...]]]:
     """By column: (label before, action, reward, terminated, truncated, label after), no fillers."""
     obs, infos = envs.reset(seed=0)
     rng, count = np.random.default_rng(0), envs.num_envs
@@ -107,17 +105,17 @@ def test_the_learners_result_is_that_of_its_seat() -> None:
     """Agent 2 is rewarded more than the others' mean, agent 0 less, and dies early."""
     envs, draw = made(3, 3, "uniform")
     told: list[tuple[int, float]] = []
-    table = envs._table
+    matches = envs._matches
     draw.note = lambda opponent, score: told.append((score,))  # type: ignore[assignment]
-    note = table.note
+    note = matches.note
 
-    def noting(over: np.ndarray) -> None:
+    def noting(over: np.ndarray, totals: np.ndarray) -> None:
         count = len(told)
-        seats = table.seats[np.flatnonzero(over[table._alone])].tolist()
-        note(over)
+        seats = matches.seats[np.flatnonzero(over[matches._alone])].tolist()
+        note(over, totals)
         told[count:] = [(seat, score[0]) for seat, score in zip(seats, told[count:], strict=True)]
 
-    table.note = noting  # type: ignore[method-assign]
+    matches.note = noting  # type: ignore[method-assign]
     run(envs, 80)
     assert {score for seat, score in told if seat == 2} == {1.0}
     assert {score for seat, score in told if seat == 0} == {0.0}

@@ -14,7 +14,7 @@ from worlds.games import CountingTurns
 import headrace as hr
 from headrace.envs.make import make_vec
 from headrace.errors import EnvironmentFault
-from headrace.games.zero_sum import held_to_zero_sum
+from headrace.games.zero_sum import checked_zero_sum
 from tests.games.test_league_runs import PPO, QUICK, train
 
 
@@ -66,7 +66,7 @@ def test_zero_sum_in_turns_is_of_a_whole_game(abrupt: bool) -> None:
             super()._select()
 
     for bonus in (0.0, 0.5):
-        envs: Any = held_to_zero_sum(make_vec(partial(Game, bonus), 2, "sync"), "Game")
+        envs: Any = checked_zero_sum(make_vec(partial(Game, bonus), 2, "sync"), "Game")
         envs.reset(seed=0)
         actions = np.zeros(6, np.int64)
         words = r"zero_sum=True promises: the returns of game \d add up to 4.5 \(0 .*, 1 .*, 2 "

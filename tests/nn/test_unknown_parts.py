@@ -19,6 +19,7 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
 
 import headrace as hr
+from headrace.games import frozen_opponents
 from headrace.games.frozen_opponents import FrozenOpponents
 from headrace.games.league_folder import Snapshot
 from headrace.learner.fused import can_fuse
@@ -105,12 +106,13 @@ def check_opponent(policy: Policy) -> None:
     for player in players:
         opponents.policy(player)
     inputs = torch.randn(4, 5)
+    loaded = list(opponents._players.values())
     with torch.inference_mode():
-        names, parts = ["a", "b"], (inputs, torch.ones(4, dtype=torch.bool))
-        if all(name in opponents._quick for name in names):
-            found = opponents._evaluate_dense(names, [2, 2], inputs)
+        if all(player.dense is not None for player in loaded):
+            found = frozen_opponents._evaluate_dense(loaded, [2, 2], inputs)
         else:
-            found = opponents._evaluate_each(names, [2, 2], np.arange(4), parts)
+            parts = inputs, torch.ones(4, dtype=torch.bool)
+            found = frozen_opponents._evaluate_each(loaded, [2, 2], np.arange(4), parts)
     torch.testing.assert_close(found, reference(policy, inputs))
     opponents.close()
 
@@ -123,7 +125,8 @@ def test_opponents_of_which_one_has_a_hook_act_one_by_one():
     first = np.zeros(4, bool)
     obs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
     opponents.act(players * 2, np.arange(4), (obs, None, np.zeros(4, np.float32), first))
-    assert sorted(opponents._quick) == ["a"]
+    dense = [name for name, player in opponents._players.items() if player.dense is not None]
+    assert dense == ["a"]
     opponents.close()
 
 

@@ -11,7 +11,7 @@ import torch
 from open_spiel.python import policy as spiel
 from open_spiel.python.algorithms import exploitability, policy_aggregator
 
-from headrace.games.openspiel import seen
+from headrace.games.openspiel import observation_of
 from headrace.nn.policy import Policy
 
 
@@ -51,8 +51,8 @@ def in_turns(game: Any) -> Any:
 
 def _seen(game: Any, state: Any) -> np.ndarray:
     if game.get_type().dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL:
-        return seen(game, state, state.current_player())
-    return seen(game, game.new_initial_state(), state.current_player())
+        return observation_of(game, state, state.current_player())
+    return observation_of(game, game.new_initial_state(), state.current_player())
 
 
 def average(policies: Sequence[spiel.TabularPolicy], game: Any) -> Any:

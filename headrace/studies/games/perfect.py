@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.games.openspiel import seen
+from headrace.games.openspiel import observation_of
 from headrace.nn.policy import Policy
 
 Player = Callable[[Any, np.random.Generator], int]  # of a state of OpenSpiel, a legal move
@@ -96,7 +96,7 @@ def against(
 
 def _likeliest(policy: Policy, game: Any, state: Any, player: int) -> int:
     mask = np.array([state.legal_actions_mask(player)])
-    obs = seen(game, state, player)[None]
+    obs = observation_of(game, state, player)[None]
     inputs = policy.inputs.compose(obs, mask, None, None, np.ones(1, bool))
     with torch.inference_mode():
         inputs = {name: torch.as_tensor(x) for name, x in inputs.items()}

@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from headrace.games.parallel_game_vector import absent_in, agents_of
-from headrace.games.turn_based_vector import games_over
 from headrace.errors import ConfigError, nearest
-from headrace.games.league_folder import Snapshot, newest, snapshots
 from headrace.games.frozen_opponents import FrozenOpponents, Load
+from headrace.games.infos import MOVED
+from headrace.games.league_folder import Snapshot, newest, snapshots
+from headrace.games.progress import GameProgress
+from headrace.games.vector import agents_of
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 
 MOST_GAMES = 64  # side by side
 MOST_STEPS = 100_000  # of a game
-# in the infos of games in turns (``headrace.games.turn_based_vector.TurnBasedVector.step``)
-MOVED = "moved"
 
 
 class MatchResult(NamedTuple):
@@ -99,44 +98,39 @@ def play(
         ConfigError: a game goes on for longer.
     """
     num_agents = len(agents_of(games))
-    shape = games.num_envs // num_agents, num_agents
+    num_games = games.num_envs // num_agents
     spaces = games.single_observation_space, games.single_action_space
     frozen = FrozenOpponents(load, spaces, games.num_envs)
     frozen.seed(seed)
     obs, infos = games.reset(seed=seed)
-    gone, first = absent_in(infos, games.num_envs), np.ones(games.num_envs, bool)
-    reward, totals, moved = np.zeros(games.num_envs), np.zeros(shape), first
-    left = np.full(shape[0], episodes // shape[0])
-    left[: episodes % shape[0]] += 1
+    progress = GameProgress(games)
+    progress.reset(infos)
+    moved = np.ones(games.num_envs, bool)  # columns whose steps are complete
+    left = np.full(num_games, episodes // num_games)
+    left[: episodes % num_games] += 1
     begun = np.concatenate([[0], np.cumsum(left)[:-1]])  # numbers of the games, over all columns
     results: list[tuple[int, float, float]] = []  # seat, own return, the others' mean
-    steps = np.zeros(shape[0], int)  # of the games that are played
-    is_over = games_over(games, gone)
+    steps = np.zeros(num_games, int)  # of the games in progress
     while left.any():
         seats = begun % num_agents
         own = (np.arange(num_agents) == seats[:, None]).ravel()
-        columns = np.flatnonzero(~gone & moved)
-        each = [players[0] if own[c] else players[1] for c in columns.tolist()]
-        shown = obs, info_mask(infos), reward, first
+        columns = np.flatnonzero(~progress.gone & moved)
         if len(columns):
-            frozen.act(each, columns, shown)
+            each = [players[0] if own[c] else players[1] for c in columns.tolist()]
+            frozen.act(each, columns, (obs, info_mask(infos), progress.reward, progress.first))
         actions = tree.map_leaves(np.copy, frozen.actions)
         obs, reward, terminated, truncated, infos = games.step(actions)
-        moved = np.asarray(infos.get(MOVED, moved))  # of games in turns: whose steps are done
-        first = np.where(moved, gone, first)
-        gone = np.where(moved, terminated | truncated, gone)
-        reward = np.where(moved & ~first, reward, 0.0)
-        totals[is_over] = 0.0
-        totals += reward.reshape(shape)
-        was_over, is_over = is_over, games_over(games, gone)
-        over = is_over & ~was_over & (left > 0)
+        moved = np.asarray(infos.get(MOVED, moved))
+        ended = progress.record(moved, reward[moved], (terminated | truncated)[moved])
+        over = ended & (left > 0)
         steps = np.where(over | (left == 0), 0, steps + 1)
         if steps.max() >= most_steps:
             frozen.close()
             raise ConfigError(_endless(players, most_steps))
         for g in np.flatnonzero(over).tolist():
-            mine = totals[g, seats[g]]
-            results.append((int(seats[g]), mine, (totals[g].sum() - mine) / (num_agents - 1)))
+            returns = progress.totals[g]
+            mine = returns[seats[g]]
+            results.append((int(seats[g]), mine, (returns.sum() - mine) / (num_agents - 1)))
         left[over] -= 1
         begun[over & (left > 0)] += 1
     frozen.close()

@@ -16,10 +16,10 @@ from gymnasium.vector import VectorEnv
 from headrace.envs.atari_scores import Players
 from headrace.envs.make import opened
 from headrace.envs.names import resolve
-from headrace.games.parallel_game_vector import agents_of
 from headrace.envs.suites import Suite, suite, the_same
 from headrace.errors import ConfigError, nearest, require, shown, wrapper
 from headrace.evaluation import MAX_PARALLEL, VectorStep, whole_episodes
+from headrace.games.vector import agents_of
 from headrace.nn.inputs import info_mask
 from headrace.rundir.atomic_files import checkpoint_errors, write_json
 from headrace.studies.scores.runs import score_of

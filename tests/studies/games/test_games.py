@@ -15,8 +15,8 @@ import pyspiel
 from open_spiel.python import policy as spiel
 
 from headrace.envs.make import make_vec
-from headrace.games.openspiel import GAMES, SpielGames, load
 from headrace.errors import ConfigError
+from headrace.games.openspiel import GAMES, SpielGames, load
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 from headrace.studies.games.nash import average, in_turns, nash_conv, tabular

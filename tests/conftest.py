@@ -208,7 +208,7 @@ class Script:
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts ``python *arguments`` in ``tmp_path``; ``shared`` or ``quick``, see `Program`."""
+    """Starts ``python *arguments`` in ``tmp_path``; ``shared``: see `Program`."""
     scripts = []
 
     def run(*arguments: str, **how: bool) -> Script:

@@ -85,7 +85,7 @@ def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
     ids=lambda value: " ".join(value[:2]) if len(value) > 1 else value[0],
 )
 def test_an_error_is_one_line_and_status_2(run_dir, capsys, monkeypatch, arguments, words):
-    monkeypatch.setattr("headrace.actors.fleet.begin_imports", lambda: None)
+    monkeypatch.setattr("headrace.actors.fleet.start_fork_server", lambda: None)
     status = status_of(arguments)
     shown = capsys.readouterr()
     assert status == 2
@@ -99,7 +99,7 @@ def test_help_version_and_typos_come_at_once(capsys, monkeypatch):
     def start():
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("headrace.actors.fleet.begin_imports", start)
+    monkeypatch.setattr("headrace.actors.fleet.start_fork_server", start)
     for line, words in {
         "": ["headrace needs a command: train, resume"],
         "trian": ["'trian'", "Did you mean 'train'"],
@@ -193,7 +193,7 @@ def test_what_is_wrong_with_a_flag_is_told_once_and_what_it_is_for(capsys):
 
 def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_path, gone):
     arguments = ("--run-dir", "run", "--total-steps", "1000000000", "--num-actors", "2", *SIZES)
-    script = start("-m", "headrace", "train", "appo", *arguments, quick=True)
+    script = start("-m", "headrace", "train", "appo", *arguments)
     script.wait_for("steps/s")
     family = script.family()
     assert len(family) >= 4  # itself, the fork server, two actors

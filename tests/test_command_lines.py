@@ -75,7 +75,7 @@ def nothing_runs(monkeypatch, tmp_path):
         raise ConfigError("accepted, and nothing is started here")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace.actors.fleet.begin_imports", lambda: None)
+    monkeypatch.setattr("headrace.actors.fleet.start_fork_server", lambda: None)
     monkeypatch.setattr("headrace.envs.names.in_envpool", lambda name: False)
     for place in (
         "cli.training.run", "evaluation.opened", "studies.plan.command.measure",

@@ -7,7 +7,6 @@ import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -89,22 +88,12 @@ class Busy:
         self.written.append(text)
 
 
-class Proc:
-    """A folder with nothing but that file."""
-
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def __truediv__(self, name: str) -> Any:
-        return self if name == "self" else self.file
-
-
 @pytest.fixture
 def asked(monkeypatch):
     """Makes a session nicer by 10 with such a file; returns whether a thread had to be started."""
 
     def ask(file: Busy) -> bool:
-        monkeypatch.setattr(process_tree, "_PROC", Proc(file))
+        monkeypatch.setattr(process_tree, "_GROUP", file)
         before = set(threading.enumerate())
         process_tree._make_session_nicer(10)
         started = [x for x in set(threading.enumerate()) - before if x.name == process_tree._NICE]

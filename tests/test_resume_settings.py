@@ -46,7 +46,7 @@ def trained(tmp_path_factory):
 def run_dir(trained, tmp_path, monkeypatch):
     """A copy of it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace.actors.fleet.begin_imports", lambda: None)
+    monkeypatch.setattr("headrace.actors.fleet.start_fork_server", lambda: None)
     monkeypatch.setattr("headrace.rundir.plot.plot", lambda runs: None)
     shutil.copytree(trained, "a", symlinks=True)
     return "a"

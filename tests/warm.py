@@ -10,7 +10,6 @@ a program in a terminal does, also where the tests were started with SIGINT igno
 from __future__ import annotations
 
 import atexit
-import contextlib
 import importlib
 import json
 import os
@@ -26,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace.evaluating import run_end
-from headrace.processes import forked
 from headrace.processes.fork_server import main_hidden
 from headrace.studies import statistics
 
@@ -147,7 +145,6 @@ class Program:
         output: a file descriptor for all that it prints; error: one for its errors, if another.
         stdin: one that it reads.
         shared: it doesn't start a fork server of its own, but uses the one it came from.
-        quick: its own is a fork of it, as that of the command ``headrace train`` is.
     """
 
     def __init__(
@@ -159,13 +156,12 @@ class Program:
         error: int | None = None,
         stdin: int | None = None,
         shared: bool = False,
-        quick: bool = False,
     ) -> None:
         files = [stdin, output, output if error is None else error]
         passed = [None if file is None else Connection(os.dup(file)) for file in files]
         self._process = get_context("forkserver").Process(
             target=_live,
-            args=(list(command[1:]), str(folder), dict(os.environ), passed, shared, quick),
+            args=(list(command[1:]), str(folder), dict(os.environ), passed, shared),
         )
         with main_hidden():
             self._process.start()
@@ -200,7 +196,7 @@ class Program:
         self._process.terminate()
 
 
-def _live(arguments, folder, variables, files, shared, quick) -> None:
+def _live(arguments, folder, variables, files, shared) -> None:
     """Be the program that was asked for."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -221,9 +217,7 @@ def _live(arguments, folder, variables, files, shared, quick) -> None:
         statistics.REPEATS = FEW_REPEATS
     if not shared:
         _share_no_more()
-    with forked.instead() if quick else contextlib.nullcontext():
-        status = _status_of(lambda: _run(arguments))
-    sys.exit(status)
+    sys.exit(_status_of(lambda: _run(arguments)))
 
 
 def _run(arguments: list[str]) -> None:

@@ -31,11 +31,6 @@ def start_fork_server() -> None:
     processes.start_fork_server(_PRELOAD)
 
 
-def begin_imports() -> None:
-    """Import torch and fork the fork server from this process, before any other work."""
-    processes.fork_server_from_here(_PRELOAD)
-
-
 class Fleet:
     """Starts actors, replaces those that die, and stops them all.
 

@@ -193,11 +193,11 @@ def _doc(algorithm: str) -> str:
 
 
 def _begin_imports(argv: list[str]) -> None:
-    """Start the process that actors are forked from, which shares with this one what it imports."""
+    """Start the process that actors are forked from, which imports torch while this one does."""
     if not (_HELP | {"serial"}) & set(argv):
-        from headrace.actors.fleet import begin_imports
+        from headrace.actors.fleet import start_fork_server
 
-        begin_imports()
+        start_fork_server()
 
 
 def _by_signature(name: str, argv: list[str]) -> int:

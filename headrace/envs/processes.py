@@ -6,7 +6,6 @@ import contextlib
 import functools
 import multiprocessing
 import queue
-import signal
 import time
 import traceback
 import types
@@ -23,16 +22,15 @@ from headrace.envs.context import numbered
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
 from headrace.processes import (
     allow_children,
-    die_with_parent,
+    become_child,
     finalize_and_kill_descendants,
-    let_environments_start_processes,
     main_hidden,
     new_mark,
     process_context,
     seed_global_generators,
     start_fork_server,
 )
-from headrace.processes.process_tree import begin_session, kill_descendants
+from headrace.processes.process_tree import kill_descendants
 
 _SENTENCE = "headrace: "  # marks a message without a traceback
 
@@ -206,13 +204,8 @@ def _serve(
     seed: int, index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any
 ) -> None:
     """Run Gymnasium's worker loop in the process of one environment."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):  # blocked by the fork server
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     mark = new_mark()
-    begin_session(mark)
-    let_environments_start_processes()
-    die_with_parent(mark)
+    become_child(mark)
     parent_pipe, shared_memory, error_queue, *others = rest
     seed_global_generators(seed, "environment", index)
 

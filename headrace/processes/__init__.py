@@ -1,6 +1,7 @@
 """Starts, supervises and stops processes, and sets their process-wide state."""
 
 from headrace.processes.children import Child as Child
+from headrace.processes.children import become_child as become_child
 from headrace.processes.children import die_with_parent as die_with_parent
 from headrace.processes.children import end_children as end_children
 from headrace.processes.children import (
@@ -14,14 +15,9 @@ from headrace.processes.defaults import restore_torch_defaults as restore_torch_
 from headrace.processes.defaults import resumed_in as resumed_in
 from headrace.processes.defaults import torch_defaults_kept as torch_defaults_kept
 from headrace.processes.fork_server import allow_children as allow_children
-from headrace.processes.fork_server import fork_server_from_here as fork_server_from_here
-from headrace.processes.fork_server import (
-    let_environments_start_processes as let_environments_start_processes,
-)
 from headrace.processes.fork_server import main_hidden as main_hidden
 from headrace.processes.fork_server import process_context as process_context
 from headrace.processes.fork_server import start_fork_server as start_fork_server
-from headrace.processes.fork_server import starting as starting
 from headrace.processes.hardware import allow_open_files as allow_open_files
 from headrace.processes.hardware import check_device as check_device
 from headrace.processes.hardware import cores as cores

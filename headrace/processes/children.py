@@ -16,6 +16,8 @@ from multiprocessing import connection, parent_process, util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import psutil
+
 from headrace.errors import WorkerFailed
 from headrace.processes.fork_server import (
     end_stopped_server,
@@ -25,16 +27,38 @@ from headrace.processes.fork_server import (
     starting,
 )
 from headrace.processes.memory import keep_freed_memory
+from headrace.processes.orphan_guard import HEAD
 from headrace.processes.output import flush_output
-from headrace.processes.process_tree import begin_session, is_ending, kill_descendants
+from headrace.processes.process_tree import (
+    begin_session,
+    is_ending,
+    is_running,
+    kill_descendants,
+)
 
 _ATTEMPTS, _PAUSE_S = 5, 0.1  # to start a process
+_DEATH_S = 10.0  # longest wait for a killed process to exit
 _NICER = 10  # extra niceness of children, so that the learner never waits for a core
 
 
 def new_mark() -> str:
     """Return a mark that identifies a child and its descendants (``process_tree.py``)."""
     return f"{family()}/{secrets.token_hex(8)}"
+
+
+def become_child(mark: str, nicer: int = 0) -> None:
+    """Set up a process that was just started: session, signals, start method, end with its parent.
+
+    Args:
+        mark: mark of the process (:func:`new_mark`).
+        nicer: extra niceness relative to the parent.
+    """
+    begin_session(mark, nicer)
+    let_environments_start_processes()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):  # blocked by the fork server
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    die_with_parent(mark)
 
 
 def die_with_parent(mark: str = "") -> None:
@@ -83,14 +107,18 @@ class Child:
     Its descendants end with it (``process_tree.py``).
 
     It ignores Ctrl-C, which its parent handles, computes with one thread and keeps freed memory. It
-    never runs the user's script: ``work`` is a function of a module, objects of a script must be
-    in ``args`` by value (cloudpickle). ``work`` reports its own errors through its pipe.
+    has the environment variables of this process at its start. It never runs the user's script:
+    ``work`` is a function of a module, objects of a script must be in ``args`` by value
+    (cloudpickle). ``work`` reports its own errors through its pipe.
 
     Args:
         name: name of the process.
         pipe: the child's end of an existing pipe; None: create a pipe.
         nice: run with lower priority.
         daemon: end it with this process without waiting; it may start processes in either case.
+
+    Raises:
+        WorkerFailed: the fork server was killed repeatedly.
     """
 
     def __init__(
@@ -107,18 +135,20 @@ class Child:
         context: Any = process_context()
         self._mark = new_mark()
         self._alone = False  # its descendants are gone
+        self.killed_because = ""  # cause of a kill by this process
+        variables = {key: value for key, value in os.environ.items() if key != HEAD}
+        how = theirs, nice, self._mark, variables
         self.process: BaseProcess = context.Process(
-            target=_live, args=(work, args, theirs, nice, self._mark), name=name, daemon=daemon
+            target=_live, args=(work, args, *how), name=name, daemon=daemon
         )
         self._start()
         theirs.close()
+        self._in_system: psutil.Process | None = None  # also if its fork server was killed
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._in_system = psutil.Process(self.pid)
 
     def _start(self) -> None:
-        """Start the process, retrying if the fork server is killed meanwhile.
-
-        Raises:
-            WorkerFailed: the fork server was killed repeatedly.
-        """
+        """Start the process, retrying if the fork server is killed meanwhile."""
         for _ in range(_ATTEMPTS):
             with starting(), contextlib.suppress(EOFError, ConnectionError, FileNotFoundError):
                 self.process.start()
@@ -131,39 +161,82 @@ class Child:
         """Process id."""
         return self.process.pid or 0
 
+    @property
+    def is_running(self) -> bool:
+        """True until the process has exited."""
+        return self._in_system is not None and is_running(self._in_system)
+
     def exit_code(self, timeout_s: float = 10.0) -> int | None:
-        """Return the exit code; None if it is still running after ``timeout_s`` seconds."""
+        """Return the exit code; None if it is still running after ``timeout_s`` seconds.
+
+        The code is 255 if the fork server was killed, which would have reported it.
+        """
         end_stopped_server()
-        self.process.join(timeout_s)
-        if self.process.exitcode is not None:
-            _kill_descendants_of([self])
+        if not self._ends_in(timeout_s):
+            return None
+        _kill_descendants_of([self])
         return self.process.exitcode
 
-    def kill(self) -> None:
-        """Kill the process at once."""
-        end_children([self], 0.0)
+    def how_ended(self, timeout_s: float = 10.0) -> str:
+        """Return the cause of its death; "" if it is still running after ``timeout_s`` seconds."""
+        code = self.exit_code(timeout_s)
+        return "" if code is None else self.killed_because or f"exited with code {code}"
+
+    def _ends_in(self, timeout_s: float) -> bool:
+        """Wait until the process has exited; return False after ``timeout_s`` seconds."""
+        deadline = time.monotonic() + timeout_s
+        self.process.join(timeout_s)
+        if self.process.exitcode is None:
+            return False
+        while self.is_running:  # multiprocessing takes the end of the fork server for its end
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _kill(self) -> None:
+        if self._in_system is not None:
+            with contextlib.suppress(psutil.Error):
+                self._in_system.kill()
+
+    def kill(self, cause: str = "") -> None:
+        """Kill the process at once.
+
+        Args:
+            cause: returned by :meth:`how_ended`, unless the process was dead already.
+        """
+        end_stopped_server()
+        if self.is_running:
+            self.killed_because = cause
+        _kill_all([self])
 
 
 def end_children(children: Iterable[Child], timeout_s: float = 5.0) -> None:
     """Close the pipes to stop children; kill those still running after ``timeout_s`` seconds."""
+    end_stopped_server()
     children = list(children)
     for child in children:
         if child.pipe is not None:
             child.pipe.close()
     deadline = time.monotonic() + timeout_s
     for child in children:
-        child.process.join(max(0.0, deadline - time.monotonic()))
+        child._ends_in(max(0.0, deadline - time.monotonic()))
+    _kill_all(children)
+
+
+def _kill_all(children: list[Child]) -> None:
+    """Kill children and their descendants, and wait until they have ended."""
     for child in children:
-        child.process.kill()
+        child._kill()
     for child in children:
-        child.process.join(10.0)
+        child._ends_in(_DEATH_S)
     _kill_descendants_of(children)
 
 
 def kill_descendants_of_dead(children: Iterable[Child]) -> None:
     """Kill the descendants of dead children, and wait for all of them together."""
     end_stopped_server()
-    _kill_descendants_of([child for child in children if child.process.exitcode is not None])
+    _kill_descendants_of([child for child in children if child._ends_in(0.0)])
 
 
 def _kill_descendants_of(children: list[Child]) -> None:
@@ -181,18 +254,16 @@ def _live(
     pipe: connection.Connection,
     nice: bool,
     mark: str,
+    variables: dict[str, str],
 ) -> None:
     """Run a :class:`Child` in its process."""
-    begin_session(mark, _NICER if nice else 0)
-    let_environments_start_processes()
+    os.environ.clear()  # of the fork server, which may be older than its parent's variables
+    os.environ.update(variables)
+    become_child(mark, _NICER if nice else 0)
     gc.freeze()  # keeps pages shared with the fork server: the collector doesn't write to them
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as file:
         file.write(multiprocessing.current_process().name)  # for top and ps, its first 15 letters
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # blocked by the fork server
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    die_with_parent(mark)
     keep_freed_memory()
     import torch
 

@@ -1,28 +1,35 @@
-"""Starts processes from the standard library's fork server, which has torch imported."""
+"""Starts child processes from the standard library's fork server, which has torch imported.
+
+    process ──► fork server (imports torch once, watches the process) ──► children (forks)
+
+Every process that starts children has its own fork server. Where the system has none, children are
+started by ``spawn``. Two of multiprocessing's private settings are changed: children may be started
+by daemonic processes, and on Linux the server's socket loses its name.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
-import importlib
 import multiprocessing
 import os
 import secrets
 import signal
 import sys
 import tempfile
-import threading
 import types
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from typing import Any
 
-from headrace.processes import forked, orphan_guard
+import psutil
+
+from headrace.processes import orphan_guard
 from headrace.processes.process_tree import MARK
 
 _DESCRIPTORS = "/proc/self/fd/"
-_HAS_PROC = hasattr(os, "O_PATH") and os.path.exists(_DESCRIPTORS)
+_CAN_UNNAME = hasattr(os, "O_PATH") and os.path.exists(_DESCRIPTORS)
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 def process_context() -> multiprocessing.context.BaseContext:
@@ -58,27 +65,6 @@ def start_fork_server(preload: str) -> None:
             _ensure_server()
 
 
-def fork_server_from_here(preload: str) -> None:
-    """Import the module ``preload`` and start the fork server as a fork of this process.
-
-    The module is imported, and its memory allocated, only once. For a fresh process; in one with
-    other threads or torch, this is :func:`start_fork_server`.
-    """
-    context, fresh = process_context(), threading.active_count() == 1 and _HAS_PROC
-    if context.get_start_method() != "forkserver" or "torch" in sys.modules or not fresh:
-        start_fork_server(preload)
-        return
-    gc.disable()  # imports create hardly any garbage
-    try:
-        importlib.import_module(preload)
-    finally:
-        gc.enable()
-    gc.freeze()  # the collector doesn't write to pages shared from now on
-    context.set_forkserver_preload([preload])
-    with main_hidden(), _ctrl_c_blocked(), forked.instead():
-        _ensure_server()
-
-
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
     """Prepare for starting a process inside the block; starts the fork server if needed.
@@ -92,8 +78,7 @@ def starting() -> Iterator[None]:
     with main_hidden(), _ctrl_c_blocked():
         if process_context().get_start_method() == "forkserver":
             _ensure_server()
-        with _none_started():
-            yield
+        yield
 
 
 def allow_children() -> None:
@@ -102,8 +87,7 @@ def allow_children() -> None:
     Python forbids that because a daemonic process may be killed without ending its children. The
     processes of headrace and of environments end with their parent anyway.
     """
-    config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    config["daemon"] = False
+    _settings_of_multiprocessing()["daemon"] = False
 
 
 def let_environments_start_processes() -> None:
@@ -126,81 +110,6 @@ def _token(pid: int) -> str:
     return secrets.token_hex(8)
 
 
-def _ensure_server() -> None:
-    """Start the fork server, with the mark of this process tree, unless it runs.
-
-    Its socket's file and folder are deleted at once: processes that have the file open can
-    connect through ``/proc`` if available.
-    """
-    from multiprocessing import forkserver
-
-    _forget_anothers()
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-    if _runs(server._forkserver_pid):
-        return
-    others = [
-        name for name in server._preload_modules if name not in (orphan_guard.__name__, "__main__")
-    ]
-    forkserver.set_forkserver_preload([orphan_guard.__name__, *others])
-    earlier = str(server._forkserver_address).removeprefix(_DESCRIPTORS)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_environ(MARK, family()))
-        stack.enter_context(_environ(orphan_guard.HEAD, str(os.getpid())))
-        if _HAS_PROC:
-            made = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
-            number = os.open(stack.enter_context(made), os.O_PATH)
-            stack.callback(os.close, number)
-            folder = f"{_DESCRIPTORS}{number}"  # socket names must be short
-            stack.enter_context(_tempdir(folder))
-        forkserver.ensure_running()
-        if _HAS_PROC and server._forkserver_address.startswith(f"{folder}/"):
-            file = os.open(server._forkserver_address, os.O_PATH)
-            server._forkserver_address = f"{_DESCRIPTORS}{file}"
-            if earlier.isdigit():  # not inherited from the parent
-                os.close(int(earlier))
-
-
-@contextlib.contextmanager
-def _none_started() -> Iterator[None]:
-    """Keep multiprocessing from starting a fork server, which could leave its socket behind."""
-    from multiprocessing import forkserver
-
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-    address = server._forkserver_address
-    descriptor = str(address).removeprefix(_DESCRIPTORS)
-    try:
-        with _tempdir(f"{_DESCRIPTORS}-1") if descriptor.isdigit() else contextlib.nullcontext():
-            yield
-    finally:
-        if descriptor.isdigit() and server._forkserver_address != address:
-            os.close(int(descriptor))
-
-
-@contextlib.contextmanager
-def _tempdir(path: str) -> Iterator[None]:
-    """Set the folder in which multiprocessing creates its sockets."""
-    settings: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    before = settings.get("tempdir")
-    settings["tempdir"] = path
-    try:
-        yield
-    finally:
-        settings.pop("tempdir", None)
-        settings |= {} if before is None else {"tempdir": before}
-
-
-@contextlib.contextmanager
-def _environ(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for processes started inside the block."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        os.environ |= {} if before is None else {name: before}
-
-
 @contextlib.contextmanager
 def marked() -> Iterator[None]:
     """End programs started inside the block with this process, even if it is killed.
@@ -216,31 +125,91 @@ def end_stopped_server() -> None:
     from multiprocessing import forkserver
 
     pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    with contextlib.suppress(OSError, TypeError, IndexError):
-        with open(f"/proc/{int(pid)}/stat", encoding="ascii", errors="replace") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-        if state in "Tt":
+    with contextlib.suppress(psutil.Error, OSError):
+        if pid is not None and psutil.Process(pid).status() in _STOPPED:
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def _runs(child: int | None) -> bool:
-    """Return True if a child of this process is running; doesn't reap it."""
-    if child is None:
-        return False
-    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+def _ensure_server() -> None:
+    """Start this process's fork server, with the mark of this process tree, unless it runs."""
+    from multiprocessing import forkserver
+
+    if _own_server_runs():
+        return
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    others = [
+        name for name in server._preload_modules if name not in (orphan_guard.__name__, "__main__")
+    ]
+    forkserver.set_forkserver_preload([orphan_guard.__name__, *others])
+    head = _environ(orphan_guard.HEAD, str(os.getpid()))
+    with marked(), head, _unnamed_socket() if _CAN_UNNAME else contextlib.nullcontext():
+        forkserver.ensure_running()
 
 
-def _forget_anothers() -> None:
-    """Forget the fork server and resource tracker that a forked process inherited."""
+def _own_server_runs() -> bool:
+    """Return True if this process's fork server runs.
+
+    Forgets a server that another process has started, of which this one is a fork: multiprocessing
+    would wait for it as for a child.
+    """
     from multiprocessing import forkserver
 
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    if server._forkserver_pid is None:
+        return False
     try:
-        _runs(server._forkserver_pid)
-    except ChildProcessError:
-        server.__init__()
-        resource_tracker._resource_tracker.__init__()  # type: ignore[attr-defined, misc]
+        process = psutil.Process(server._forkserver_pid)
+        if process.ppid() == os.getpid():
+            return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        pass
+    server.__init__()
+    return False
+
+
+@contextlib.contextmanager
+def _unnamed_socket() -> Iterator[None]:
+    """Delete the file of a fork server's socket after its start, so that a kill leaves none behind.
+
+    Linux lets a process that has the file open connect through ``/proc``, where its name is short
+    as well; those of sockets are limited to 107 bytes.
+    """
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    settings = _settings_of_multiprocessing()
+    before = settings.get("tempdir")
+    earlier = str(server._forkserver_address).removeprefix(_DESCRIPTORS)
+    with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as folder:
+        number = os.open(folder, os.O_PATH)
+        short = settings["tempdir"] = f"{_DESCRIPTORS}{number}"
+        try:
+            yield
+            if server._forkserver_address.startswith(f"{short}/"):
+                socket = os.open(server._forkserver_address, os.O_PATH)
+                server._forkserver_address = f"{_DESCRIPTORS}{socket}"
+                if earlier.isdigit():  # that of a killed server, not of the parent's
+                    os.close(int(earlier))
+        finally:
+            os.close(number)
+            settings["tempdir"] = before
+
+
+def _settings_of_multiprocessing() -> dict[str, Any]:
+    return multiprocessing.current_process()._config  # type: ignore[attr-defined, no-any-return]
+
+
+@contextlib.contextmanager
+def _environ(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for processes started inside the block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        os.environ |= {} if before is None else {name: before}
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from headrace.processes import control_groups
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -39,28 +41,21 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def resident_bytes() -> int | None:
-    """Return the resident memory of this process, including shared pages; None if unknown."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-    return None
+def resident_bytes() -> int:
+    """Return the resident memory of this process, including shared pages."""
+    return int(psutil.Process().memory_info().rss)
 
 
-def free_bytes() -> int | None:
-    """Return the memory free for processes here, within control group limits; None if unknown."""
-    amounts = []
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        with open("/proc/meminfo", encoding="ascii") as file:
-            line = next(line for line in file if line.startswith("MemAvailable:"))
-        amounts.append(int(line.split()[1]) << 10)
+def free_bytes() -> int:
+    """Return the memory free for processes here, within control group limits."""
+    amounts = [int(psutil.virtual_memory().available)]
     for folder in control_groups.folders("memory"):
         for limit, used in (("memory.max", "memory.current"), _OLD_NAMES):
             with contextlib.suppress(OSError, ValueError):  # "max" is not a number
                 most, taken = (int((folder / name).read_text()) for name in (limit, used))
                 reclaimable = _file_pages(folder)
                 amounts.append(max(0, most - taken + reclaimable))
-    return min(amounts, default=None)
+    return min(amounts)
 
 
 def free_shared_bytes(folder: str = SHARED_FOLDER) -> int | None:

@@ -37,7 +37,7 @@ def _check_at_exit(head: int) -> None:
         _end_all()
 
 
-def begin() -> None:
+def _begin() -> None:
     """Watch the process that HEAD names, if it is set."""
     if HEAD not in os.environ:
         return
@@ -48,4 +48,4 @@ def begin() -> None:
     threading.Thread(target=_watch, args=(head,), name="headrace-guard", daemon=True).start()
 
 
-begin()
+_begin()

@@ -55,7 +55,7 @@ def _held(config: Config, policy: AnyPolicy, columns: int) -> int:
 def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
     """Raise NoRoom if rollouts need more memory than is free, with the setting that fixes it."""
     free = free_bytes()
-    if free is None or (required := needed(config, policy, env)) <= _MOST * free:
+    if (required := needed(config, policy, env)) <= _MOST * free:
         return
     for name, value, other in _smaller(config, _MOST * free / required):
         if needed(other, policy, env) <= _MOST * free:

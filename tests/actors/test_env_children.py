@@ -114,7 +114,7 @@ def test_functions_of_a_script_reach_the_children_in_every_form(tmp_path, start)
 
 def test_runs_may_be_the_jobs_of_a_pool(tmp_path, start):
     (tmp_path / "script.py").write_text(SCRIPT + POOL)
-    script = start("script.py", quick=True)
+    script = start("script.py")
     assert script.wait() == 0, script.output
     assert "TRAINED" in script.output
 

@@ -351,7 +351,7 @@ hr.train(
     ],
 )
 def test_nothing_outlives_a_killed_trainer(start, stop, gone, moment, num_processes, stopped):
-    script = start("-c", TRAINER, quick=moment == "UPDATE" and stopped.stop == -1)
+    script = start("-c", TRAINER)
     script.wait_for(moment)
     time.sleep(0.2)  # by now both actors hang in their environment
     family = script.family()

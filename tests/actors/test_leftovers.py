@@ -18,7 +18,7 @@ from worlds import SlowEnv
 import headrace as hr
 from headrace.errors import ActorFailed
 from headrace.processes import children
-from headrace.processes.process_tree import MARK, _runs, is_ending, kill_descendants
+from headrace.processes.process_tree import MARK, is_ending, is_running, kill_descendants
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
@@ -143,7 +143,7 @@ hr.train(
 def test_what_environments_start_ends_with_a_killed_trainer(start, servers, gone, monkeypatch):
     root = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ["PYTHONPATH"]]))
-    script = start("-c", SCRIPT.format(folder=servers.folder), quick=True)
+    script = start("-c", SCRIPT.format(folder=servers.folder))
     family = script.family() + servers()
     os.kill(script.process.pid, signal.SIGKILL)
     script.wait(5)
@@ -277,9 +277,9 @@ def test_a_process_has_ended_when_its_last_thread_has():
         while psutil.Process(one.pid).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        assert _runs(one.pid)
+        assert is_running(psutil.Process(one.pid))
         one.kill()
-        while _runs(one.pid):
+        while is_running(psutil.Process(one.pid)):
             assert time.monotonic() < deadline
             time.sleep(0.005)
 

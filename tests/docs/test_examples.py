@@ -46,7 +46,7 @@ def example(monkeypatch):
 def test_each_example_runs_to_its_evaluation_and_leaves_no_process(name, start, gone, tmp_path):
     file, *flags = name.split()
     flags += [*TINY[name].split(), "--eval-episodes", "2"]
-    script = start(str(EXAMPLES / f"{file}.py"), *flags, quick=True)
+    script = start(str(EXAMPLES / f"{file}.py"), *flags)
     script.wait_for(" steps  return")
     assert script.wait() == 0, script.output
     assert "Evaluation: return" in script.output

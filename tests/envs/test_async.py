@@ -206,7 +206,7 @@ def test_an_environment_of_a_script_without_a_main_guard_works_and_needs_no_clos
 def test_processes_end_with_a_parent_that_is_killed_also_inside_a_step(tmp_path, start, gone, mode):
     body = "envs.step(np.zeros(2, int))" if mode == "hang" else "time.sleep(60)"
     (tmp_path / "script.py").write_text(SCRIPT + body)
-    script = start("script.py", mode, quick=True)
+    script = start("script.py", mode)
     script.wait_for("obs")
     time.sleep(0.3)
     family = script.family()

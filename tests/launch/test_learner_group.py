@@ -197,7 +197,7 @@ def check_interrupted(run_dir: Path) -> None:
 
 def test_nothing_outlives_a_killed_script(start, gone, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    script = start("script.py", quick=True)
+    script = start("script.py")
     script.wait_for("UPDATE 3")
     family = script.family()
     assert len(family) >= 6

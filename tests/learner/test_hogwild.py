@@ -291,7 +291,7 @@ hr.train(
 
 
 def test_nothing_outlives_a_killed_trainer_and_its_memory_is_freed(start, gone):
-    script = start("-c", TRAINER, quick=True)
+    script = start("-c", TRAINER)
     script.wait_for("UPDATE")
     family = script.family()
     assert len(family) >= 4  # itself, the fork server, two actors

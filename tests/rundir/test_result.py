@@ -133,8 +133,8 @@ A2C.loss, A3C.loss = surprised(A2C.loss), surprised(A3C.loss)
 ONE_LINE_EACH = """
 import sys
 from pathlib import Path
-from headrace.processes import fork_server_from_here
-fork_server_from_here("headrace.actors.actor")  # so that torch is imported once
+from headrace.processes import start_fork_server
+start_fork_server("headrace.actors.actor")
 assert "headrace.rundir.result" not in sys.modules
 import headrace.rundir.result as result_module
 

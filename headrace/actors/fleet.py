@@ -55,7 +55,6 @@ class Fleet:
         self.restarts = Restarts(spec.settings.actor_restarts)
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
-        self._hung: set[int] = set()
         self._orders: list[bytes] = []  # all so far, sent to actors that start later
 
     def order(self, text: bytes) -> None:
@@ -95,12 +94,12 @@ class Fleet:
         """
         from headrace.actors.actor import NOT_BEGUN
 
-        code = self._children.pop(death.actor).exit_code()
-        cause = f"exited with code {code}"
-        if death.actor in self._hung:
-            self._hung.discard(death.actor)
-            cause, death.traceback = HUNG, ""
-        death.cause, death.begun = cause, code != NOT_BEGUN
+        child = self._children.pop(death.actor)
+        death.cause = child.how_ended() or "closed its pipe"
+        death.begun = child.exit_code(0.0) != NOT_BEGUN
+        child.kill()
+        if child.killed_because:
+            death.traceback = ""
         line = self.restarts.judge(death, self._queue.slots.delivered(death.actor))
         self._start_one(death.actor)
         return line
@@ -111,13 +110,10 @@ class Fleet:
         Raises:
             ActorFailed: see :meth:`InferenceServer.restart_if_dead`.
         """
-        line = (
-            None
-            if self._inference is None
-            else self._inference.restart_if_dead(self.restarts.count)
-        )
+        if self._inference is None:
+            return None
+        line = self._inference.restart_if_dead(self.restarts.policy)
         if line is not None:
-            self.restarts.count += 1
             self._queue.slots.reset_silence()
         return line
 
@@ -129,15 +125,13 @@ class Fleet:
         kill_descendants_of_dead(self._children.values())
         self._kill_unresponsive()
         for actor, child in self._children.items():
-            if self._queue.slots.silent_s(actor) > timeout_s and actor not in self._hung:
-                self._hung.add(actor)
-                child.kill()
+            if self._queue.slots.silent_s(actor) > timeout_s:
+                child.kill(HUNG)
 
     def _kill_unresponsive(self) -> None:
         """Kill actors that didn't read messages for ``actor_timeout_s``."""
-        for actor in self._queue.unresponsive & self._children.keys() - self._hung:
-            self._hung.add(actor)
-            self._children[actor].kill()
+        for actor in self._queue.unresponsive & self._children.keys():
+            self._children[actor].kill(HUNG)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop all actors: closed pipes first, then signals; safe to call twice."""

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from headrace.actors.inference_client import calls_of
+from headrace.actors.restarts import counted
 from headrace.actors.spec import ActorSpec
-from headrace.errors import ActorFailed
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
 from headrace.processes import (
@@ -37,6 +37,7 @@ from headrace.processes import (
     set_affinity,
     use_batch_scheduling,
 )
+from headrace.processes.restarts import Death, RestartPolicy
 from headrace.transport.request_channel import (
     BEAT_S,
     ChannelEnd,
@@ -46,6 +47,8 @@ from headrace.transport.request_channel import (
 )
 from headrace.transport.slab import spec_of
 from headrace.transport.weights import WeightStore
+
+_NAME = "inference process"
 
 
 def without_weights(spec: ActorSpec) -> ActorSpec:
@@ -72,11 +75,7 @@ class InferenceServer:
         self._calls = RequestChannel(
             calls_of(spec.policy, settings.num_actors, settings.envs_per_actor)
         )
-        self._max_restarts = settings.actor_restarts
         self._child: Child | None = None
-        self._last: tuple[str, int] | None = (
-            None  # the previous process's error and number of answers
-        )
 
     @property
     def pid(self) -> int:
@@ -86,7 +85,7 @@ class InferenceServer:
     @property
     def lives(self) -> bool:
         """True while the process runs."""
-        return self._child is not None and self._child.process.is_alive()
+        return self._child is not None and self._child.is_running
 
     def client_end(self, actor: int) -> ChannelEnd:
         """Return an actor's end of the request channel."""
@@ -98,41 +97,25 @@ class InferenceServer:
         args = self._pickled, self._calls.server_end(), self._weights
         self._child = Child("headrace-inference", run_inference, *args, nice=False)
 
-    def restart_if_dead(self, num_restarts: int) -> str | None:
+    def restart_if_dead(self, policy: RestartPolicy) -> str | None:
         """Restart the process if it is dead or silent; return a line about it.
 
-        Args:
-            num_restarts: restarts of actors and of this process so far.
-
         Raises:
-            ActorFailed: no restarts are left, or it failed like its predecessor.
+            ActorFailed: the policy refuses (:meth:`RestartPolicy.restart`).
         """
         child = self._child
         assert child is not None
-        cause = ""
         if self._calls.silent_s > self._timeout_s:
-            cause = f"killed after doing nothing for {self._timeout_s:g} s"
-            child.kill()
-        code = child.exit_code(0.0)
-        if code is None:
+            child.kill(f"killed after doing nothing for {self._timeout_s:g} s")
+        cause = child.how_ended(0.0)
+        if not cause:
             return None
-        traceback_text = _last_words(child.pipe)
-        last_line = (
-            traceback_text.strip().splitlines()[-1]
-            if traceback_text
-            else f"exited with code {code}"
-        )
-        cause, answers = cause or last_line, self._calls.num_answers
-        again = bool(traceback_text) and self._last == (cause, answers)
-        if again or num_restarts >= self._max_restarts:
-            why = "its predecessor failed in the same way, so it isn't restarted"
-            why = why if again else f"max_restarts={self._max_restarts} restarts are used up"
-            shown = f"\n\nIts traceback:\n{traceback_text}" if traceback_text else ""
-            raise ActorFailed(f"the inference process failed: {cause.rstrip('.')}; {why}{shown}")
-        self._last = cause, answers
+        trace = _last_words(child.pipe)
+        cause = trace.splitlines()[-1] if trace else cause
+        work = counted(self._calls.num_answers, "answer")
+        line = policy.restart(Death(_NAME, _NAME, cause, trace, work))
         self.start()
-        line = f"inference process: {cause} (restart {num_restarts + 1}/{self._max_restarts})"
-        return f"{traceback_text}\n{line}" if traceback_text else line
+        return line
 
     def close(self, timeout_s: float) -> None:
         """Stop the process; safe to call twice."""

@@ -16,6 +16,7 @@ from headrace.cluster_env.messages import (
     WorkerSetup,
 )
 from headrace.errors import ConfigError, WorkerFailed
+from headrace.processes.restarts import Death, RestartPolicy
 
 _LONGEST_WAIT_S = 3600.0  # limit of the system's wait; longer waits are repeated
 
@@ -31,13 +32,18 @@ class WorkerPool:
         self._cut: set[int] = set()  # interrupted in the middle of a message
         self._failure = ""  # the failure that ended the pool
         self._deadlines: dict[int, tuple[float, float]] = {}  # of pending requests: (time, timeout)
-        self.num_restarts = 0
+        self._restarts = RestartPolicy(config.max_restarts, WorkerFailed, unstarted=False)
         try:
             for setup in setups:
                 self._nodes.append(self._backend.start(setup))
         except BaseException:
             self.close()
             raise
+
+    @property
+    def num_restarts(self) -> int:
+        """Number of replaced workers."""
+        return self._restarts.count
 
     @property
     def waiting(self) -> set[int]:
@@ -111,23 +117,31 @@ class WorkerPool:
         """Replace a worker; return the fault with its name."""
         self._deadlines.pop(index, None)
         node, setup = self._nodes[index], self._setups[index]
-        was_up = index in self._up or setup.generation > 0  # only workers that were up are replaced
         node.kill()
-        reason, trace = f"{node.name}: {fault.reason}", fault.traceback.rstrip()
-        limit = self._config.max_restarts
         # The agent's errors are not the worker's fault, and are raised each time.
-        if not fault.by_agent and (self.num_restarts >= limit or not was_up):
-            why = f"max_restarts={limit} restarts are used up" if was_up else "it never came up"
-            self._failure = f"{reason}; {why}" + (f"\n\nIts traceback:\n{trace}" if trace else "")
-            raise WorkerFailed(self._failure)
-        self.num_restarts += not fault.by_agent
+        message = "" if fault.by_agent else self._count_restart(index, fault)
         self._up.discard(index)
         self._setups[index] = dataclasses.replace(setup, generation=setup.generation + 1)
         self._nodes[index] = self._backend.start(self._setups[index])
-        if not fault.by_agent:
-            message = f"{reason} (restart {self.num_restarts}/{limit})\n{trace}"
+        if message:
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-        return index, fault._replace(reason=reason)
+        return index, fault._replace(reason=f"{node.name}: {fault.reason}")
+
+    def _count_restart(self, index: int, fault: WorkerFault) -> str:
+        """Count the replacement of a worker; return a line about it.
+
+        Raises:
+            WorkerFailed: no restarts are left, or the worker never came up.
+        """
+        name, began = self._nodes[index].name, index in self._up
+        began = began or self._setups[index].generation > 0  # only those that were up are replaced
+        try:
+            return self._restarts.restart(
+                Death(f"{index}", name, fault.reason, fault.traceback, began=began)
+            )
+        except WorkerFailed as error:
+            self._failure = str(error)
+            raise
 
     def seed(self, seed: int | None) -> None:
         """Set the seed of replacements."""

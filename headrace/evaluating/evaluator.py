@@ -199,8 +199,8 @@ class Evaluator:
                 if kind == "unchanged":
                     raise _Failed(content) from ChangeFailed(content)
         except (EOFError, OSError) as error:
-            code = task.child.exit_code()
-            raise _Failed(f"its process exited with code {code}") from error
+            how = task.child.how_ended() or "closed its pipe"
+            raise _Failed(f"its process {how}") from error
         if time.monotonic() - task.last_step > limit_s:
             raise _Failed(f"it was killed because it took no step for {limit_s:g} s")
         if time.monotonic() - task.began > limit_s and not task.reported:

@@ -62,7 +62,7 @@ class LocalLearners:
         return f"learner {rank}"
 
     def how_ended(self, rank: int) -> str:
-        return f"exited with code {self._children[rank].exit_code(_GRACE_S)}"
+        return self._children[rank].how_ended(_GRACE_S) or "closed its pipe"
 
     def pids(self) -> list[int]:
         return [child.pid for child in self._children]

@@ -349,8 +349,8 @@ def test_what_raises_there_ends_the_run_with_its_own_traceback(tiny):
     ):
         list(trainer)
     assert str(error.value).startswith(
-        "the inference process failed: RuntimeError: no licence for this torso here; its "
-        "predecessor failed in the same way, so it isn't restarted"
+        "inference process: RuntimeError: no licence for this torso here; its predecessor "
+        "failed in the same way after 0 answers, so it isn't restarted"
     )
     assert "in forward" in str(error.value)
     assert time.monotonic() - start < 60

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.actors import restarts
 from headrace.actors.ray_fleet import RayFleet
 from headrace.actors.restarts import Restarts
 from headrace.errors import ActorFailed
@@ -36,7 +35,7 @@ def test_an_actor_that_dies_again_on_a_node_counts_again():
 
 
 def test_deaths_on_a_node_that_lie_apart_count_each(monkeypatch):
-    monkeypatch.setattr(restarts, "_BURST_S", -1.0)
+    monkeypatch.setattr("headrace.processes.restarts._BURST_S", -1.0)
     judged = Restarts(1)
     judged.judge(death(0), 0, node="node2")
     with pytest.raises(ActorFailed):

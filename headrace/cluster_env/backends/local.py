@@ -93,15 +93,12 @@ class LocalWorker:
         self.child, self.pipe = child, child.pipe
         self.name = f"worker {index} (process {child.pid})"
         self._receiver = ArrayReceiver()
-        self._cause = ""  # end reason known to the head, more precise than the exit code
 
     def send(self, request: Request) -> None:
         try:
             self.pipe.send_bytes(_dumps(tuple(request), by_value=request.method == "reset"))
         except BlockingIOError:
-            self._cause = "read no message in time"
-            self.child.process.kill()
-            self.child.process.join(timeout=10.0)
+            self.child.kill("read no message in time")
         except (BrokenPipeError, ConnectionResetError):
             pass  # it is dead, which receive() reports
 
@@ -109,10 +106,11 @@ class LocalWorker:
         try:
             return self._receiver.loads(self.pipe.recv_bytes(), self.pipe)
         except (EOFError, ConnectionResetError):
-            return WorkerFault(self._cause or f"died (exit code {self.child.exit_code()})")
+            return WorkerFault(self.child.how_ended() or "closed its pipe")
 
     def kill(self) -> None:
         self.child.kill()
+        self.pipe.close()
 
 
 _pickled = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)

@@ -12,6 +12,7 @@ import threading
 import psutil
 import pytest
 import torch
+from tries import few_of
 from waiting import wait_until
 from worlds import IdentityVectorEnv, SpaceIdentityVectorEnv
 
@@ -62,12 +63,15 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS.keys())
-@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+PAIRS = [(network, optimizer) for network in NETWORKS for optimizer in ("rmsprop", "adam")]
+FEW = [("plain", "rmsprop"), ("normalised", "adam"), ("recurrent", "adam")]
+
+
+@pytest.mark.parametrize(("network", "optimizer"), few_of(PAIRS, FEW))
 def test_with_one_actor_it_is_a2c(after, network, optimizer):
     hyper = {"optimizer": optimizer, "lr_schedule": "linear", "lam": 0.9, "entropy_coef": 0.1}
     hyper["entropy_schedule"] = "linear"
-    settings = {"network": network, "total_steps": 2000, "seed": 4}
+    settings = {"network": NETWORKS[network], "total_steps": 2000, "seed": 4}
     synchronous = after(hr.A2C(**hyper), **settings)
     hogwild = after(hr.A3C(learning_rate=hr.A2C().learning_rate, **hyper), **settings)
     assert synchronous["step"] == hogwild["step"] == 20
@@ -265,13 +269,13 @@ def test_killed_actors_are_replaced_and_the_others_go_on(tiny):
     with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
         for result in trainer:
             if result.updates >= 4 * (result.restarts + 1):
-                if result.restarts == 5:
+                if result.restarts == 3:
                     trainer.stop()
                 else:  # unless it is dead already and a replacement isn't counted yet
                     with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
                         os.kill(trainer.source.pids()[result.restarts % 2], signal.SIGKILL)
                         wait_for_death(trainer, result.restarts % 2)
-        assert result.restarts == 5
+        assert result.restarts == 3
     assert all(torch.isfinite(p).all() for p in trainer.policy.parameters())
 
 

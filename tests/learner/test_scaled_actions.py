@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from tries import few_of
 
 import headrace as hr
 from headrace.errors import ConfigError
@@ -64,8 +65,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("algo", "settings"), CASES.values(), ids=CASES)
-def test_bounds_in_other_units_give_the_same_policy(tiny, finish, tmp_path, algo, settings):
+@pytest.mark.parametrize("case", few_of(list(CASES), ["ppo", "recurrent", "squashed", "nested"]))
+def test_bounds_in_other_units_give_the_same_policy(tiny, finish, tmp_path, case):
+    algo, settings = CASES[case]
     one, *others = (
         weights(tiny, finish, tmp_path / str(i), bounds, algo, **settings)
         for i, bounds in enumerate(BOUNDS)

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from tries import few_of
 from worlds import Stacks
 
 import headrace as hr
@@ -30,9 +31,10 @@ class Later(Stacks):
             self._stack = self.np_random.integers(0, 256, self._stack.shape, np.uint8)
 
 
-@pytest.mark.parametrize("how", [
-    {}, {"transport": "serial"}, {"num_learners": 2},
-], ids=str)  # fmt: skip
+HOW = [{}, {"transport": "serial"}, {"num_learners": 2}]
+
+
+@pytest.mark.parametrize("how", few_of(HOW, HOW[1:]), ids=str)
 def test_a_run_goes_on_with_whole_stacks(tmp_path, capsys, how):
     given = {**SIZES, "total_steps": 640, "run_dir": tmp_path / "run", **how}
     hr.train(Later, hr.A2C(), env_kwargs={"begins": "black"}, **given)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tries import few_of
 
 import headrace as hr
 from headrace.algos.replay import CircularBuffer
@@ -91,13 +92,11 @@ SHARES = {
     "gradients of actors": (hr.A3C(), {}),
     "a buffer of batches": (hr.IMPACT(), {}),
 }
-ALIKE = ("serial", "more actors than credits")
+FEW = ["asynchronous", "lag of 0, so that most is dropped", "several passes over what all sent"]
+FEW += ["gradients of actors", "a buffer of batches"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in SHARES],
-)
+@pytest.mark.parametrize("name", few_of(list(SHARES), FEW))
 @pytest.mark.filterwarnings("ignore:num_actors=6", "ignore:most rollouts are dropped")
 def test_a_batch_holds_as_much_of_each_task_however_slow_it_is(name, tiny, finish, batches):
     algo, settings = SHARES[name]

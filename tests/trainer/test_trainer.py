@@ -201,7 +201,7 @@ def test_training_learns_what_the_identity_environment_shows(tiny, finish):
 
 def test_rollouts_beyond_max_policy_lag_are_dropped_and_counted(tiny, finish, tmp_path):
     algo = hr.APPO(max_lag=3, epochs=1, minibatches=1)
-    sizes = {"env": COUNTING, "algo": algo, "num_actors": 2, "total_steps": 4000}
+    sizes = {"env": COUNTING, "algo": algo, "num_actors": 2, "total_steps": 2000}
     free = {"max_policy_lag": 10**6, "run_dir": str(tmp_path / "free")}
     free, results = finish(tiny(**sizes, batch_size=64, **free))
     assert max(r.lag_max for r in results) >= 1  # there is something to drop
@@ -220,6 +220,6 @@ def test_rollouts_beyond_max_policy_lag_are_dropped_and_counted(tiny, finish, tm
 def test_without_a_limit_the_lag_stays_within_what_the_algorithm_states(tiny, finish):
     for max_lag in (1, 2):
         algo = hr.APPO(max_lag=max_lag, epochs=1, minibatches=1)
-        config = tiny(env=COUNTING, algo=algo, total_steps=3000, overwrite=True)
+        config = tiny(env=COUNTING, algo=algo, total_steps=1500, overwrite=True)
         _, results = finish(config)
         assert max(r.lag_max for r in results) <= max_lag

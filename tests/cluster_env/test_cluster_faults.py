@@ -79,7 +79,7 @@ def test_more_deaths_than_max_restarts_end_it(make, tmp_path, use):
 
 @pytest.mark.filterwarnings("ignore:worker")
 def test_a_message_that_nobody_reads_ends_in_time(make, tmp_path):
-    config = LocalConfig(nodes=1, timeout_s=2.0, start_timeout_s=4.0, max_restarts=1)
+    config = LocalConfig(nodes=1, timeout_s=1.0, start_timeout_s=2.0, max_restarts=1)
     envs = make(AsleepEnv, config, env_kwargs={"once": str(tmp_path / "first")})
     envs.reset(seed=0)
     assert not envs.step(ZEROS[:1])[3].any()
@@ -122,8 +122,9 @@ def test_a_death_in_reset_is_made_good_within_it(make, warned):
 # -- agents ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("use", ["step", "collect", "collect_async"])
-@pytest.mark.parametrize("max_restarts", [0, 10])
+@pytest.mark.parametrize(
+    ("use", "max_restarts"), [("step", 0), ("collect", 10), ("collect_async", 0)]
+)
 def test_an_agent_that_raises_is_told_and_a_good_one_goes_on(make, tmp_path, use, max_restarts):
     envs = make(CountingEnv, LocalConfig(nodes=2, max_restarts=max_restarts))
     envs.reset(seed=0)
@@ -176,25 +177,27 @@ def test_rows_whose_agent_failed_end_truncated(make, first):
     assert envs.step(ZEROS)[0][first, 1:].tolist() == [0, 0, -1]
 
 
-@pytest.mark.parametrize(
-    "returned",
-    [
-        lambda obs: obs[:, 0].long() * 0 + 2,
-        lambda obs: (obs[:, 0].long() * 0 + 2, obs[:, 0] - 1),
-        lambda obs: (np.full(len(obs), 2), np.full(len(obs), -1.0) + obs[:, 0].numpy()),
-        lambda obs: {"action": obs[:, 0].long() * 0 + 2, "log_prob": obs[:, 0] - 1, "value": obs},
-    ],
-    ids=["action", "pair", "arrays", "dict"],
-)
-def test_act_may_return_any_of_these(make, returned):
+RETURNED = {
+    "action": lambda obs: obs[:, 0].long() * 0 + 2,
+    "pair": lambda obs: (obs[:, 0].long() * 0 + 2, obs[:, 0] - 1),
+    "arrays": lambda obs: (np.full(len(obs), 2), np.full(len(obs), -1.0) + obs[:, 0].numpy()),
+    "dict": lambda obs: {
+        "action": obs[:, 0].long() * 0 + 2, "log_prob": obs[:, 0] - 1, "value": obs
+    },
+}  # fmt: skip
+
+
+def test_act_may_return_any_of_these(make):
     envs = make(CountingEnv)
-    envs.reset(seed=0)
-    infos = envs.step(Returning(returned))[-1]
-    assert infos["action"].tolist() == [2, 2]
-    if "log_prob" in infos:
-        assert infos["log_prob"].tolist() == [-1.0, 0.0]
-    if "value" in infos:
-        assert infos["value"].tolist() == [[0, 0, 0, -1], [1, 0, 0, -1]]
+    for name, returned in RETURNED.items():
+        envs.reset(seed=0)
+        infos = envs.step(Returning(returned))[-1]
+        assert infos["action"].tolist() == [2, 2], name
+        assert ("log_prob" in infos) == (name != "action")
+        if name != "action":
+            assert infos["log_prob"].tolist() == [-1.0, 0.0], name
+        if name == "dict":
+            assert infos["value"].tolist() == [[0, 0, 0, -1], [1, 0, 0, -1]]
 
 
 def test_three_values_are_refused_with_what_to_do(make):
@@ -204,22 +207,19 @@ def test_three_values_are_refused_with_what_to_do(make):
         envs.step(Returning(lambda obs: (obs, obs, obs)))
 
 
-@pytest.mark.parametrize(
-    ("agent", "says"),
-    [
-        (object(), r"step received actions for \[0\] environments"),
-        (type("Half", (), {"act": lambda self, obs: 0})(), r"agent=Half has no .*get_parameters"),
-    ],
-    ids=["nothing", "half"],
-)
-def test_what_is_no_agent_is_refused(make, agent, says):
+def test_what_is_no_agent_is_refused(make):
     envs = make(CountingEnv)
-    envs.reset(seed=0)
-    with pytest.raises(ConfigError, match=says):
-        envs.step(agent)
-    with pytest.raises(ConfigError, match="agent="):
-        envs.collect(agent, 2)
-    assert envs.step(CountingAgent())[0].shape == (2, 4)
+    half = type("Half", (), {"act": lambda self, obs: 0})()
+    for agent, says in (
+        (object(), r"step received actions for \[0\] environments"),
+        (half, r"agent=Half has no .*get_parameters"),
+    ):
+        envs.reset(seed=0)
+        with pytest.raises(ConfigError, match=says):
+            envs.step(agent)
+        with pytest.raises(ConfigError, match="agent="):
+            envs.collect(agent, 2)
+        assert envs.step(CountingAgent())[0].shape == (2, 4)
 
 
 def test_what_cannot_be_sent_is_named(make):

@@ -219,7 +219,7 @@ def test_an_interrupt_anywhere_in_a_call_leaves_the_rows_in_order(counting, how)
     before = signal.signal(signal.SIGALRM, stop)
     rng, agent, interrupted = np.random.default_rng(0), CountingAgent(), 0
     try:
-        for _ in range(40):
+        for _ in range(20):
             try:  # begins before the clock, which may run out at once on a busy machine
                 signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 8e-3)))
                 for _ in range(3):
@@ -235,7 +235,7 @@ def test_an_interrupt_anywhere_in_a_call_leaves_the_rows_in_order(counting, how)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert interrupted > 5
+    assert interrupted > 2
 
 
 @pytest.mark.parametrize("where", ["send", "receive"])

@@ -273,16 +273,16 @@ class Shrinking(Counter):
         return torch.zeros(len(obs)), torch.zeros(2)
 
 
-@pytest.mark.parametrize("use", ["step", "collect"])
-@pytest.mark.parametrize(
-    ("agent", "says"),
-    [
+def test_a_state_that_is_not_one_for_each_environment_is_refused(counting):
+    envs = counting()
+    for agent, says in (
         (Short, r"initial_state\(3\) returned a state of shape \[1, 3\] for 3 environments"),
         (Alone, r"must return \(acted, state\)"),
         (Shrinking, r"act returned a state of shape \[2\] for 3 environments"),
-    ],
-)
-def test_a_state_that_is_not_one_for_each_environment_is_refused(counting, agent, says, use):
-    envs = counting()
-    with pytest.raises(AgentFault, match=says):
-        envs.step(agent()) if use == "step" else envs.collect(agent(), 2)
+    ):
+        with pytest.raises(AgentFault, match=says):
+            envs.step(agent())
+        envs.reset(seed=0)
+        with pytest.raises(AgentFault, match=says):
+            envs.collect(agent(), 2)
+        envs.reset(seed=0)

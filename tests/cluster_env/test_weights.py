@@ -96,19 +96,18 @@ def syncs(envs, agent, num_versions: int, parameter, use: str = "step") -> list[
     return counts
 
 
-@pytest.mark.parametrize("use", ["step", "collect"])
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"weight_sync": "every"}, [1, 2, 3, 4, 5, 6, 7, 8]),
-        ({"weight_sync": "every-3"}, [1, 1, 1, 2, 2, 2, 3, 3]),
-        ({"kl_threshold": 1e9, "max_policy_lag": None}, [1] * 8),
-        ({"kl_threshold": 1e9, "max_policy_lag": 4}, [1, 1, 1, 1, 2, 2, 2, 2]),
-        ({"kl_threshold": 0.0, "max_policy_lag": None}, [1, 2, 3, 4, 5, 6, 7, 8]),
-    ],
-    ids=["every", "every-3", "never", "lag", "any-drift"],
-)
-def test_weights_are_fetched_as_often_as_the_settings_say(counting, settings, expected, use):
+OFTEN = {
+    "every": ({"weight_sync": "every"}, "step", [1, 2, 3, 4, 5, 6, 7, 8]),
+    "every-3": ({"weight_sync": "every-3"}, "collect", [1, 1, 1, 2, 2, 2, 3, 3]),
+    "never": ({"kl_threshold": 1e9, "max_policy_lag": None}, "step", [1] * 8),
+    "lag": ({"kl_threshold": 1e9, "max_policy_lag": 4}, "collect", [1, 1, 1, 1, 2, 2, 2, 2]),
+    "any-drift": ({"kl_threshold": 0.0, "max_policy_lag": None}, "step", [1, 2, 3, 4, 5, 6, 7, 8]),
+}
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_weights_are_fetched_as_often_as_the_settings_say(counting, name):
+    settings, use, expected = OFTEN[name]
     agent = Revealing()
     assert syncs(counting(**settings), agent, 8, agent.logit, use) == expected
 
@@ -166,24 +165,22 @@ def test_workers_act_with_what_they_fetched_and_only_then(counting):
     assert seen == [0, 0, 2, 2, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "learn",
-    [
-        lambda agent: agent.choice.data.add_(1),
-        lambda agent: agent.note.add_(1),
-        lambda agent: agent.logit.detach().numpy().__iadd__(1),
-        lambda agent: agent.load_state_dict({k: v + 1 for k, v in agent.state_dict().items()}),
-        lambda agent: setattr(agent, "choice", nn.Parameter(torch.ones(()))),
-    ],
-    ids=["data", "buffer", "numpy", "load", "another"],
-)
-def test_learning_is_noticed_however_it_was_done(counting, learn):
+WAYS_TO_LEARN = {
+    "data": lambda agent: agent.choice.data.add_(1),
+    "buffer": lambda agent: agent.note.add_(1),
+    "numpy": lambda agent: agent.logit.detach().numpy().__iadd__(1),
+    "load": lambda agent: agent.load_state_dict({k: v + 1 for k, v in agent.state_dict().items()}),
+    "another": lambda agent: setattr(agent, "choice", nn.Parameter(torch.ones(()))),
+}
+
+
+def test_learning_is_noticed_however_it_was_done(counting):
     envs, agent = counting(weight_sync="every"), Revealing()
     envs.step(agent)
-    assert envs.step(agent)[-1]["policy_version"].tolist() == [0, 0]
-    learn(agent)
-    assert envs.step(agent)[-1]["policy_version"].tolist() == [1, 1]
-    assert envs.step(agent)[-1]["policy_version"].tolist() == [1, 1]
+    for version, (how, learn) in enumerate(WAYS_TO_LEARN.items()):
+        assert envs.step(agent)[-1]["policy_version"].tolist() == [version] * 2, how
+        learn(agent)
+        assert envs.step(agent)[-1]["policy_version"].tolist() == [version + 1] * 2, how
 
 
 def test_another_agent_is_sent_at_once_and_the_first_again(counting):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.processes.ray_connection import HEALTH, RayCluster
+from headrace.ray.connection import HEALTH, RayCluster
 
 SCRIPT = str(Path(__file__).parents[1] / "tests" / "launch" / "hosts.sh")
 HEAD = "10.99.0.1:6379"

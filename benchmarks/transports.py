@@ -133,7 +133,7 @@ def compare(case: str, args: Args) -> dict[str, Any]:
 
 def main(args: Args) -> None:
     """Measure, and write ``transports.json``."""
-    from headrace.processes.ray_connection import RayCluster
+    from headrace.ray.connection import RayCluster
     from headrace.studies.machine import machine
 
     with contextlib.closing(RayCluster(None, "this benchmark", args.actors)):  # for all runs

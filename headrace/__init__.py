@@ -23,10 +23,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the alias marks a name as pu
     from headrace.api import resume as resume
     from headrace.api import train as train
     from headrace.cluster_env import ClusterEnv as ClusterEnv
-    from headrace.cluster_env import KubernetesConfig as KubernetesConfig
     from headrace.cluster_env import LocalConfig as LocalConfig
-    from headrace.cluster_env import RayConfig as RayConfig
-    from headrace.cluster_env import SlurmConfig as SlurmConfig
     from headrace.config import Config as Config
     from headrace.envs import make_vec as make_vec
     from headrace.envs.context import EnvContext as EnvContext
@@ -35,9 +32,12 @@ if TYPE_CHECKING:  # for type checkers and editors; the alias marks a name as pu
     from headrace.errors import HeadraceError as HeadraceError
     from headrace.evaluation import Evaluation as Evaluation
     from headrace.evaluation import evaluate as evaluate
+    from headrace.jobs.kubernetes.cluster_env import KubernetesConfig as KubernetesConfig
+    from headrace.jobs.slurm.cluster_env import SlurmConfig as SlurmConfig
     from headrace.launch.group import LearnerGroup as LearnerGroup
     from headrace.nn import Network as Network
     from headrace.nn import Policy as Policy
+    from headrace.ray.cluster_env import RayConfig as RayConfig
     from headrace.recipes import recipe as recipe
     from headrace.rundir.result import Result as Result
     from headrace.studies.api import plot as plot
@@ -51,14 +51,17 @@ _NAMES = {
     "algos": [name.upper() for name in NAMES],
     "algos.common": ["Hyperparameters"],
     "api": ["load", "resume", "train"],
-    "cluster_env": ["ClusterEnv", "KubernetesConfig", "LocalConfig", "RayConfig", "SlurmConfig"],
+    "cluster_env": ["ClusterEnv", "LocalConfig"],
     "config": ["Config"],
     "envs": ["make_vec"],
     "errors": ["ConfigError", "HeadraceError"],
     "envs.context": ["EnvContext", "env_context"],
     "evaluation": ["Evaluation", "evaluate"],
+    "jobs.kubernetes.cluster_env": ["KubernetesConfig"],
+    "jobs.slurm.cluster_env": ["SlurmConfig"],
     "launch.group": ["LearnerGroup"],
     "nn": ["Network", "Policy"],
+    "ray.cluster_env": ["RayConfig"],
     "recipes": ["recipe"],
     "rundir.result": ["Result"],
     "studies.api": ["plot", "report", "sweep"],

@@ -27,7 +27,7 @@ from warm import DRAWS, FEW_REPEATS, UNDRAWN, Program, popen
 
 import headrace as hr
 from headrace.evaluating import run_end
-from headrace.processes.ray_connection import RayCluster
+from headrace.ray.connection import RayCluster
 from tests import budget
 
 REQUIRED = os.environ.get("HEADRACE_CLUSTER_TESTS") == "required"

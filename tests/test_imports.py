@@ -84,6 +84,58 @@ def test_the_check_sees_imports_inside_functions_and_under_other_names():
     assert _modules("from headrace import a\nimport b", {"headrace.a", "b"}) == {"headrace.a", "b"}
 
 
+def ray_modules(source: str) -> set[str]:
+    """Modules of Ray that a source imports or runs, by statement or by name, in functions too."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+        elif isinstance(node, ast.Call) and _is_import(node.func):
+            names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+        elif isinstance(node, ast.Constant) and str(node.value).startswith("ray.scripts"):
+            names.add(node.value)  # python -m
+    return {name for name in names if name.split(".")[0] == "ray"}
+
+
+def _is_import(function: ast.expr) -> bool:
+    return ast.unparse(function).rpartition(".")[2] in ("import_module", "__import__")
+
+
+def test_only_the_ray_package_imports_ray():
+    found = {part_of(file) for file in FILES if ray_modules(file.read_text())}
+    assert found == {"ray"}
+
+
+def test_lower_parts_reach_the_ray_package_at_one_place_each():
+    seams = set()
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "ray_package":
+                seams.add((part_of(file), ast.literal_eval(node.args[0])))
+    assert seams == {("actors", "fleet"), ("launch", "learners"), ("trainer", "connection")}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import ray",
+        "def f():\n    import ray.util as x",
+        "from ray.exceptions import RayError",
+        "importlib.import_module('ray')",
+        "__import__('ray.util')",
+        "command = ['-m', 'ray.scripts.scripts']",
+    ],
+)
+def test_the_check_sees_every_way_to_import_ray(source):
+    assert ray_modules(source)
+
+
+def test_headraces_own_ray_package_is_not_taken_for_ray():
+    assert not ray_modules("from headrace.ray.node import RayNode\nimport headrace.ray\nx = 'ray'")
+
+
 def python(code: str) -> str:
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False

@@ -22,6 +22,7 @@ from typing import Any
 
 import cloudpickle
 from gymnasium.vector import VectorEnv
+from torch import Tensor
 
 from headrace.actors.asynchronous import AsynchronousStepper
 from headrace.actors.collector import Collector
@@ -55,10 +56,9 @@ from headrace.processes import (
 )
 from headrace.spaces.agreement import difference
 from headrace.transport.queue import NUM_HEADER_FIELDS, ActorPort, Header, read_header
-from headrace.transport.ray import LatestWeights
 from headrace.transport.shm import ShmPort
 from headrace.transport.slab import Slab, spec_of
-from headrace.transport.weights import WeightStore
+from headrace.transport.weights import WeightSource, WeightStore
 from headrace.types import Rollout, Tree
 
 _MIN_CUT_SHARE = 0.25  # least share of a rollout before preemption, as in DD-PPO
@@ -92,10 +92,8 @@ class Actor:
         self._state: Tree = policy_weights(policy)
         self._slab = Slab(spec.layout(), spec.num_slots, NUM_HEADER_FIELDS, memory.slots)
         weights, like = memory.weights, spec_of(self._state)
-        self._weights: WeightStore | LatestWeights
-        self._weights = (
-            weights if isinstance(weights, LatestWeights) else WeightStore(like, weights)
-        )
+        self._weights: WeightSource
+        self._weights = WeightStore(like, weights) if isinstance(weights, Tensor) else weights
         acting: ActingPolicy = policy
         if memory.line is not None:  # the inference server fetches weights
             assert isinstance(policy, Policy)

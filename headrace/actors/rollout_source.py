@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -14,25 +14,50 @@ from torch import Tensor
 from headrace.actors.actor import Actor
 from headrace.actors.fleet import Fleet
 from headrace.actors.inference_server import InferenceServer, without_weights
+from headrace.actors.restarts import Restarts
 from headrace.actors.spec import ActorSpec, Memory
 from headrace.errors import ActorFailed
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.nn.policy import policy_weights
 from headrace.processes import restore_torch_defaults, seed_global_generators
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
-from headrace.transport.ray import ArrivedRollouts, RayQueue
+from headrace.processes.ray_package import ray_package
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, RolloutQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
 from headrace.transport.slab import Slab, spec_of
-from headrace.transport.slots import Slots
-from headrace.transport.weights import WeightStore
+from headrace.transport.slots import Slots, SlotStorage
+from headrace.transport.weights import WeightSink, WeightStore
 from headrace.types import Rollout
-
-if TYPE_CHECKING:
-    from headrace.actors.ray_fleet import RayFleet
 
 _POLL_S = 0.5
 Taken: TypeAlias = tuple[int, Header, Rollout]  # slot, and views of it
+
+
+class ActorFleet(Protocol):
+    """Starts a transport's actors, replaces those that die, and stops them all."""
+
+    restarts: Restarts
+
+    def start(self) -> None:
+        """Start the actors."""
+
+    def pids(self) -> list[int]:
+        """Return their process ids, each on its own machine."""
+
+    def order(self, text: bytes) -> None:
+        """Send an environment change to all actors, and to those that replace them later."""
+
+    def replace(self, death: PeerDied) -> str:
+        """Start a new actor for a dead one; return a line about it."""
+
+    def supervise(self) -> str | None:
+        """Check what the actors depend on; return lines about changes."""
+
+    def kill_silent(self, timeout_s: float) -> None:
+        """Kill actors that had work for ``timeout_s`` and delivered nothing."""
+
+    def close(self) -> None:
+        """Stop all actors; safe to call twice."""
 
 
 class RunStopped(Exception):
@@ -77,17 +102,16 @@ class RolloutSource:
         self.num_tasks = spec.num_tasks
         self._spec: ActorSpec | None = None  # of actors in this process
         self._actors: list[Actor] = []
-        self._slab: Slab | ArrivedRollouts
-        self._weights: WeightStore | RayQueue
-        self._fleet: Fleet | RayFleet | None = None
-        self._queue: ShmQueue | SerialQueue | RayQueue
+        self._slab: SlotStorage
+        self._weights: WeightSink
+        self._fleet: ActorFleet | None = None
+        self._queue: RolloutQueue
         if spec.settings.cluster is None:
             self._open_here(spec, model)
         else:
-            from headrace.actors.ray_fleet import open_ray
-
-            self._slots, self._slab, self._queue, self._fleet = open_ray(spec)
-            self._weights = self._queue
+            opened = ray_package("fleet").open_ray(spec)
+            self._slots, self._slab, self._queue, self._fleet = opened
+            self._weights = opened[2]  # the queue stores them as well
 
     def _open_here(self, spec: ActorSpec, model: Tensor | None) -> None:
         """Create the actors of this machine."""

@@ -13,8 +13,8 @@ from headrace.algos.common import Hyperparameters
 from headrace.envs.names import envs_of
 from headrace.games.opponent_sampling import SeatAssignment
 from headrace.nn.multi_policy import AnyPolicy
-from headrace.transport.ray import LatestWeights
 from headrace.transport.request_channel import ChannelEnd
+from headrace.transport.weights import WeightSource
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Memory:
     """Flat uint8 buffers shared by a learner and its actors, in one or several processes."""
 
     slots: Tensor  # of a Slab
-    weights: Tensor | LatestWeights  # Tensor: of a WeightStore
+    weights: Tensor | WeightSource  # Tensor: of a WeightStore
     model: Tensor | None = None  # of a SharedModel, if actors compute gradients
     orders: tuple[bytes, ...] = ()  # changes made before this actor started
     line: ChannelEnd | None = None  # an actor's channel to the inference server

@@ -23,7 +23,7 @@ from headrace.jobs.slurm.following import JobFollower, LogTail, cancelled, log_o
 from headrace.jobs.slurm.job import Job, script
 from headrace.jobs.slurm.queue import check_cluster, submit
 from headrace.processes.ctrl_c import STATUS
-from headrace.processes.ray_connection import check_installed
+from headrace.ray.connection import check_installed
 from headrace.recipes import take_flag
 from headrace.rundir import directories
 

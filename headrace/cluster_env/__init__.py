@@ -8,10 +8,7 @@
 After the DETACH pattern and AAPS of ClusterEnv (Lafuente-Mercado 2025).
 """
 
-from headrace.cluster_env.backends.kubernetes import KubernetesConfig
 from headrace.cluster_env.backends.local import LocalConfig
-from headrace.cluster_env.backends.ray import RayConfig
-from headrace.cluster_env.backends.slurm import SlurmConfig
 from headrace.cluster_env.env import ClusterEnv
 
-__all__ = ["ClusterEnv", "KubernetesConfig", "LocalConfig", "RayConfig", "SlurmConfig"]
+__all__ = ["ClusterEnv", "LocalConfig"]

@@ -4,7 +4,8 @@ this process ──► learner 0 (rank 0: files, results) ──► its actors
      │     ╲───► learner 1 ──► its actors             all joined by headrace/distributed/ranks.py
      └── a connection to each: receives results and heartbeats, sends "stop"
 
-Their processes are children of this one (``local.py``) or run on a cluster (``cluster.py``).
+Their processes are children of this one (``local.py``), or run on a Ray cluster
+(``headrace/ray/learners.py``).
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from headrace.errors import (
 )
 from headrace.evaluating.evaluator import Evaluator
 from headrace.evaluating.run_end import finish
-from headrace.launch.cluster import ClusterLearners
 from headrace.launch.local import LocalLearners
 from headrace.nn.policy import Policy
 from headrace.processes import library_defaults, stop_signals
+from headrace.processes.ray_package import ray_package
 from headrace.rundir import checkpoint, directories
 from headrace.rundir.custom_metrics import checked_value
 from headrace.rundir.result import Result
@@ -279,7 +280,8 @@ class LearnerGroup:
             if self.config.cluster is None:
                 learners = LocalLearners(self.config, pickled)
             else:
-                learners = ClusterLearners(self.config, pickled, lambda: self._stopped)
+                on_ray = ray_package("learners").ClusterLearners
+                learners = on_ray(self.config, pickled, lambda: self._stopped)
             self._living.append(learners)
             for change in self._changes:  # learners skip those in the checkpoint
                 learners.send(0, "change_envs", change)

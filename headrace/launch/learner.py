@@ -12,7 +12,7 @@ import cloudpickle
 
 from headrace.distributed.ranks import Ranks, Rendezvous
 from headrace.errors import HeadraceError
-from headrace.processes.ray_worker import missing_module_message
+from headrace.processes.pickling import missing_module_message
 from headrace.trainer.trainer import Trainer
 
 _HEARTBEAT_S = 1.0

@@ -91,3 +91,8 @@ def _module(name: str) -> types.ModuleType:
         sys.modules[name] = types.ModuleType(name)
         cloudpickle.register_pickle_by_value(sys.modules[name])
     return sys.modules[name]
+
+
+def missing_module_message(error: ModuleNotFoundError) -> str:
+    """Return an error message about a module that this process can't import."""
+    return f"{error} there: install it on every node (objects that your script defines are sent)"

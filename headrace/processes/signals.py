@@ -74,7 +74,7 @@ def handlers_kept() -> Iterator[None]:
 def unblock_signals_for_children() -> None:
     """Unblock signals, for processes that this thread starts, that this process ignores.
 
-    A launcher blocks them in all of Ray's processes (``jobs/ray_node.py``), and children would
+    A launcher blocks them in all of Ray's processes (``ray/node.py``), and children would
     inherit that, so SIGTERM could not end them. In this process they still have no effect: their
     handler is a C function, because Python only sets handlers in the main thread, which may be
     Ray's.

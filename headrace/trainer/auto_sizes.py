@@ -23,7 +23,7 @@ from headrace.envs.probe import Probe, beyond
 from headrace.envs.step_cost import StepCost
 from headrace.errors import ConfigError
 from headrace.processes import num_cores
-from headrace.processes.ray_connection import cores_there
+from headrace.processes.ray_package import ray_package
 from headrace.rundir import checkpoint
 
 _CHEAP_S = 8e-6  # below, one actor's environments are faster than a learner
@@ -88,7 +88,7 @@ def _cores(config: Config) -> tuple[int, str]:
     """Count the cores of each learner and its actors, and name their place unless it is here."""
     if config.cluster is not None:
         address = config.cluster.partition(":")[2] or None
-        cores = cores_there(address, f"cluster={config.cluster!r}")
+        cores = ray_package("connection").cores_there(address, f"cluster={config.cluster!r}")
         if cores is not None:
             return max(1, cores // config.num_learners), " of the cluster"
     return config.cores_per_learner or max(1, num_cores() // config.learners_here), ""

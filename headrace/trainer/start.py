@@ -23,7 +23,7 @@ from headrace.learner.hogwild import SharedModel
 from headrace.learner.multi_policy_learner import AnyLearner, MultiPolicyLearner
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import full_float32, torch_threads
-from headrace.processes.ray_connection import check_installed
+from headrace.processes.ray_package import ray_package
 from headrace.rundir import checkpoint
 from headrace.rundir.directories import check, default_run_dir
 from headrace.rundir.league_run import check_opponents
@@ -72,7 +72,7 @@ def begin(
         check(run_dir, config.resume, config.overwrite)
     run_dir, config = run_dir.absolute(), in_full(config)
     if config.cluster is not None:
-        check_installed(f"cluster={config.cluster!r}")
+        ray_package("connection").check_installed(f"cluster={config.cluster!r}")
     if needs_processes:
         start_fork_server()
     index = group.rank + 1 if group.size > 1 else 0  # the group's parent probes as number 0

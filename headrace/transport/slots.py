@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ class SlotStorage(Protocol):
     """Storage of slots, such as a :class:`~headrace.transport.slab.Slab`."""
 
     headers: list[np.ndarray]  # int64, by slot
+    trees: list[Any]  # by slot
 
     def poison(self, slot: int) -> None:
         """Make later reads of the slot's tree impossible or visible."""

@@ -10,7 +10,7 @@ move has read one whole publication. Neither side waits for the other.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,32 @@ from headrace.transport.slab import Slab, memory_fence
 
 _COUNT, _VERSION, _EPOCH, _CUT = 0, 1, 2, 3
 NUM_STORE_FIELDS = 4  # int64 numbers in front of each copy
+
+
+class WeightSink(Protocol):
+    """Learner's end of the weights of any transport; see :class:`WeightStore`."""
+
+    def publish(self, version: int, epoch: int, weights: Any) -> None:
+        """Make these weights the current ones."""
+
+    def latest(self) -> tuple[int, int] | None:
+        """Return (version, epoch) of the current weights; None before the first."""
+
+    def cut(self, version: int) -> None:
+        """Request that actors cut their rollouts of this version short."""
+
+
+class WeightSource(Protocol):
+    """Actor's end of the weights of any transport; see :class:`WeightStore`."""
+
+    def latest(self) -> tuple[int, int] | None:
+        """Return (version, epoch) of the current weights; None before the first."""
+
+    def pull(self, newer_than: int, into: Any) -> tuple[int, int] | None:
+        """Copy the current weights into the tensors of ``into`` if they are newer."""
+
+    def is_cut(self, version: int) -> bool:
+        """Return True if rollouts of this version are to be cut short."""
 
 
 class WeightStore:

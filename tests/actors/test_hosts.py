@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.processes.ray_connection import HEALTH
+from headrace.ray.connection import HEALTH
 from headrace.rundir.files import read_jsonl
 from tests.launch import hosts as network
 

@@ -16,13 +16,14 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.actors import ray_actor, ray_fleet
+from headrace.ray import actor as ray_actor
+from headrace.ray import fleet as ray_fleet
 from headrace.actors.rollout_source import RolloutSource
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
 from headrace.errors import ActorFailed, ConfigError, EnvironmentFault, WorkerFailed
-from headrace.processes import ray_connection as process_ray
+from headrace.ray import connection as process_ray
 from headrace.trainer.auto_sizes import sized
 from tests.actors.test_faults import check_whole
 

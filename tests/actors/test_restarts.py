@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.actors.ray_fleet import RayFleet
+from headrace.ray.fleet import RayFleet
 from headrace.actors.restarts import Restarts
 from headrace.errors import ActorFailed
-from headrace.processes.ray_worker import Home
+from headrace.ray.process import Home
 from headrace.transport.queue import PeerDied
 
 

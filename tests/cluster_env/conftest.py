@@ -9,7 +9,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from headrace.cluster_env import ClusterEnv, LocalConfig, RayConfig
+from headrace.cluster_env import ClusterEnv, LocalConfig
+from headrace.ray.cluster_env import RayConfig
 from tests.cluster_env import parts
 
 cloudpickle.register_pickle_by_value(parts)  # workers can't import it

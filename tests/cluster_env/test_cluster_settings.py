@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from worlds import CountingEnv
 
-from headrace.cluster_env import ClusterEnv, LocalConfig, RayConfig
+from headrace.cluster_env import ClusterEnv, LocalConfig
+from headrace.ray.cluster_env import RayConfig
 from headrace.errors import ConfigError
 from tests.cluster_env.parts import CountingAgent
 

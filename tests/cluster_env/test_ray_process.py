@@ -12,11 +12,11 @@ import sys
 import cloudpickle
 import pytest
 
-from headrace.actors.ray_actor import actor_class
-from headrace.cluster_env.backends.ray import worker_class
-from headrace.launch.cluster import learner_class
-from headrace.processes.ray_auth import connection_error
-from headrace.processes.ray_worker import Home, cause_of
+from headrace.ray.actor import actor_class
+from headrace.ray.cluster_env import worker_class
+from headrace.ray.learners import learner_class
+from headrace.ray.auth import connection_error
+from headrace.ray.process import Home, cause_of
 
 CLASSES = [actor_class, worker_class, learner_class]
 HOMES = """

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LaunchFailed
-from headrace.jobs import ray_node
+from headrace.ray import node as ray_node
 from headrace.jobs.job_spec import JobSpec
-from headrace.jobs.ray_node import Ray
+from headrace.ray.node import Ray
 from headrace.jobs.slurm import head
 
 SCONTROL = """#!/bin/sh

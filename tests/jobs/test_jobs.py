@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.cluster_env.backends.slurm import SlurmBackend
+from headrace.jobs.slurm.cluster_env import SlurmBackend
 from headrace.errors import ConfigError, LaunchFailed
-from headrace.jobs import ray_node
+from headrace.ray import node as ray_node
 from headrace.jobs.job_spec import JobSpec, steps_saved
-from headrace.jobs.ray_node import RayNode, new_cluster, own_folder
+from headrace.ray.node import RayNode, new_cluster, own_folder
 from headrace.jobs.slurm import following, rendezvous
 from headrace.jobs.slurm import job as slurm_job
 from headrace.jobs.slurm.following import JobFollower, LogTail, log_of

@@ -40,7 +40,7 @@ mkdir -p /runs && mount --bind "$VOLUME" /runs
 /bin/bash -c -- "$KUBERAY" > "$VOLUME/$(hostname).log" 2>&1 &
 """
 JOB = """
-python -m headrace.jobs.ready 2 > /dev/null  # as KubeRay waits for the pods
+python -m headrace.ray.ready 2 > /dev/null  # as KubeRay waits for the pods
 /bin/sh -c "$ENTRYPOINT"; echo "the run: $?"
 HEADRACE_ORDERS=$LOOP /bin/sh -c "$ENTRYPOINT"; echo "the loop: $?"
 """

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
-from headrace.transport.ray import ArrivedRollouts, FailedCall, RayQueue
+from headrace.ray.rollout_queue import ArrivedRollouts, FailedCall, RayQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headrace.errors import LaunchFailed
 from headrace.jobs.job_spec import JobSpec
-from headrace.jobs.ray_node import await_head
+from headrace.ray.node import await_head
 
 RUNS = "/runs"  # mount path of the volume
 VARIABLE = "HEADRACE_ORDERS"

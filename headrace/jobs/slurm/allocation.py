@@ -22,7 +22,7 @@ from types import TracebackType
 
 from headrace.errors import ConfigError, LaunchFailed
 from headrace.jobs.programs import called
-from headrace.jobs.ray_node import new_cluster
+from headrace.ray.node import new_cluster
 from headrace.jobs.slurm.node import NodeSpec
 from headrace.jobs.slurm.queue import fields_of
 from headrace.jobs.versions import versions
@@ -152,7 +152,7 @@ class Allocation:
         deadline = time.monotonic() + self._timeout_s
         up: list[str] = []
         with subprocess.Popen(
-            [sys.executable, "-m", "headrace.jobs.ready", str(len(self.hosts))],
+            [sys.executable, "-m", "headrace.ray.ready", str(len(self.hosts))],
             env=os.environ | self.ray.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

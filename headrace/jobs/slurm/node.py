@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.jobs.ray_node import Ray, RayNode, await_head
+from headrace.ray.node import Ray, RayNode, await_head
 from headrace.jobs.versions import difference
 from headrace.processes import num_cores
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.jobs.ray_node import Ray
+from headrace.ray.node import Ray
 
 _BEAT_S = 5.0
 _PATIENCE_S = 120.0  # without a pulse: NFS shows a change after a minute at the latest

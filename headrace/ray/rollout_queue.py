@@ -28,8 +28,8 @@ import torch
 
 from headrace.errors import WorkerFailed
 from headrace.ops import tree
-from headrace.processes.ray_connection import RayCluster, fetch
-from headrace.processes.ray_worker import Home, cause_of
+from headrace.ray.connection import RayCluster, fetch
+from headrace.ray.process import Home, cause_of
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.slab import Slab, views
 from headrace.transport.slots import Slots

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from headrace.processes.ray_connection import fetch
+from headrace.ray.connection import fetch
 
 _POLL_S = 0.01
 _ANSWER_S = 30.0  # timeout of a call

@@ -26,10 +26,10 @@ from headrace.config import Config
 from headrace.distributed.ranks import Rendezvous
 from headrace.errors import LearnerFailed
 from headrace.launch.learner import learn
-from headrace.launch.ray_store import RayStore, store_class
+from headrace.ray.store import RayStore, store_class
 from headrace.processes import unblock_signals_for_children
-from headrace.processes.ray_connection import RayCluster, node_address
-from headrace.processes.ray_worker import (
+from headrace.ray.connection import RayCluster, node_address
+from headrace.ray.process import (
     Home,
     cause_of,
     headrace_version,
@@ -52,9 +52,9 @@ def learner_class() -> type:
             self.commands: Any = queue.Queue()
 
         def run(self, *args: Any) -> bool:
-            from headrace.launch import cluster
+            from headrace.ray import learners
 
-            return cluster.run(self.messages.put, self.commands.get, *args)
+            return learners.run(self.messages.put, self.commands.get, *args)
 
         def receive(self, timeout_s: float) -> list[Any]:
             import queue

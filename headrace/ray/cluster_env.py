@@ -20,12 +20,12 @@ from headrace.cluster_env.messages import (
 )
 from headrace.errors import WorkerFailed
 from headrace.processes import unblock_signals_for_children
-from headrace.processes.ray_connection import RayCluster
-from headrace.processes.ray_worker import (
+from headrace.processes.pickling import missing_module_message
+from headrace.ray.connection import RayCluster
+from headrace.ray.process import (
     Home,
     cause_of,
     headrace_version,
-    missing_module_message,
     other_version,
     process_class,
 )
@@ -205,9 +205,9 @@ def worker_class() -> type:
             self.worker: Any = None
 
         def handle(self, packed: bytes) -> Any:
-            from headrace.cluster_env.backends import ray
+            from headrace.ray import cluster_env
 
-            self.worker = self.worker or ray.RemoteWorker(*self.args)
+            self.worker = self.worker or cluster_env.RemoteWorker(*self.args)
             return self.worker.handle(packed)
 
         def prepare(self) -> None:

@@ -56,11 +56,6 @@ def other_version(version: str, where: str) -> str:
     return f"headrace is {here} there and {version} {where}: install the same version everywhere"
 
 
-def missing_module_message(error: ModuleNotFoundError) -> str:
-    """Return an error message about a module that this process can't import."""
-    return f"{error} there: install it on every node (objects that your script defines are sent)"
-
-
 def cause_of(error: Exception) -> str:
     """Summarize one of Ray's errors in a line: its first and last line."""
     if isinstance(cause := getattr(error, "cause", None), Exception):  # raised by the call

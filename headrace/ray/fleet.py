@@ -1,8 +1,8 @@
 """Starts and supervises actors on a Ray cluster.
 
-    trainer ──► Ray ──► actor 0 … actor n, spread over the nodes (``ray_actor.py``)
+    trainer ──► Ray ──► actor 0 … actor n, spread over the nodes (``actor.py``)
        │                    │
-       └── calls and results, weights in Ray's object store (``headrace/transport/ray.py``)
+       └── calls and results, weights in Ray's object store (``rollout_queue.py``)
 
 Each is an ordinary actor with its own slot, which remote calls fill. Ray stops the actors when the
 trainer exits, for whatever reason.
@@ -15,15 +15,15 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.actors.ray_actor import actor_class
+from headrace.ray.actor import actor_class
 from headrace.actors.restarts import HUNG, Restarts
 from headrace.actors.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
-from headrace.processes.ray_connection import RayCluster
-from headrace.processes.ray_worker import headrace_version
+from headrace.ray.connection import RayCluster
+from headrace.ray.process import headrace_version
 from headrace.transport.queue import PeerDied
-from headrace.transport.ray import ArrivedRollouts, RayQueue
+from headrace.ray.rollout_queue import ArrivedRollouts, RayQueue
 from headrace.transport.slab import spec_of
 from headrace.transport.slots import Slots
 

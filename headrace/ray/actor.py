@@ -1,4 +1,4 @@
-"""Runs an actor in a Ray actor's process, for the fleet in ``ray_fleet.py``."""
+"""Runs an actor in a Ray actor's process, for the fleet in ``fleet.py``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from headrace.processes import (
     seed_global_generators,
     unblock_signals_for_children,
 )
-from headrace.processes.ray_worker import missing_module_message, other_version, process_class
+from headrace.processes.pickling import missing_module_message
+from headrace.ray.process import other_version, process_class
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header
-from headrace.transport.ray import FailedCall, LatestWeights
+from headrace.ray.rollout_queue import FailedCall, LatestWeights
 from headrace.transport.slab import Slab, spec_of
 
 _WAITING = Header._fields.index("waiting_ns")
@@ -93,7 +94,7 @@ def actor_class() -> type:
             self.leaving = False
 
         def begin(self, version: str, *args: Any) -> Any:
-            from headrace.actors import ray_actor
+            from headrace.ray import actor as ray_actor
 
             made = ray_actor.begin(version, *args)
             if isinstance(made, tuple):  # Failed
@@ -102,7 +103,7 @@ def actor_class() -> type:
             return None
 
         def run(self, header: Any, newest: Any) -> Any:
-            from headrace.actors import ray_actor
+            from headrace.ray import actor as ray_actor
 
             return None if self.leaving else ray_actor.run(self.actor, header, newest)
 

@@ -1,4 +1,4 @@
-"""``python -m headrace.jobs.ready NODES``: waits until a Ray cluster has that many nodes.
+"""``python -m headrace.ray.ready NODES``: waits until a Ray cluster has that many nodes.
 
 It prints the names of running nodes whenever they change. It is a separate process, because a Ray
 driver installs its own signal handlers.
@@ -11,8 +11,8 @@ import os
 import sys
 import time
 
-from headrace.jobs.ray_node import await_head
-from headrace.processes.ray_connection import RayCluster
+from headrace.ray.node import await_head
+from headrace.ray.connection import RayCluster
 
 
 def main(required: int) -> int:

@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from headrace.cluster_env.backends.ray import RayConfig
+from headrace.ray.cluster_env import RayConfig
 from headrace.cluster_env.messages import Backend, WorkerHandle, WorkerSetup
 from headrace.errors import ConfigError, WorkerFailed
-from headrace.processes.ray_connection import RayCluster
+from headrace.ray.connection import RayCluster
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 

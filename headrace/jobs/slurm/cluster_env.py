@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from headrace.cluster_env.backends.ray import RayConfig
+from headrace.ray.cluster_env import RayConfig
 from headrace.cluster_env.messages import Backend, WorkerHandle, WorkerSetup
 from headrace.errors import ConfigError, LaunchFailed, WorkerFailed
 from headrace.jobs.job_spec import JobSpec
-from headrace.jobs.ray_node import Ray
+from headrace.ray.node import Ray
 from headrace.jobs.slurm import rendezvous
 from headrace.jobs.slurm.allocation import Allocation, gpus_per_node
 from headrace.jobs.slurm.following import cancelled
@@ -28,7 +28,7 @@ from headrace.jobs.slurm.job import LINE, NAME, OPTION, TIME, Job, script
 from headrace.jobs.slurm.node import NodeSpec
 from headrace.jobs.slurm.queue import check_cluster, states, submit
 from headrace.jobs.versions import versions
-from headrace.processes.ray_connection import check_installed
+from headrace.ray.connection import check_installed
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from headrace.errors import ConfigError, WorkerFailed
 from headrace.processes.fork_server import marked
-from headrace.processes.ray_auth import connection_error, reach, require_token
+from headrace.ray.auth import connection_error, reach, require_token
 from headrace.processes.signals import handlers_kept
 
 # Ray's system config: a node counts as dead after 4 * (1 + 2) s of silence instead of 80 s.

@@ -23,8 +23,8 @@ from headrace.processes import unblock_signals_for_children
 from headrace.processes.pickling import missing_module_message
 from headrace.ray.connection import RayCluster
 from headrace.ray.process import (
+    CallFailed,
     Home,
-    cause_of,
     headrace_version,
     other_version,
     process_class,
@@ -118,7 +118,7 @@ class RayBackend:
             self._cluster.check_here()
             left_s = max(0.0, deadline - time.monotonic())
             slice_s = min(left_s, _SLICE_S)
-            ready, _ = self._cluster.api.wait(list(by_ref), num_returns=1, timeout=slice_s)
+            ready = self._cluster.arrived(list(by_ref), slice_s)
             if not ready:
                 self._check_room(nodes)
             if ready or left_s <= slice_s:
@@ -155,15 +155,14 @@ class RayWorker:
         self._ray, self._cluster, self._setup = cluster.api, cluster, setup
         self.began_s = time.monotonic()
         self.ref: Any = None
-        actor = self._ray.remote(
+        kind = cluster.kind(
+            worker_class(),
             num_cpus=cores,
             num_gpus=config.gpus_per_node,
             runtime_env=config.runtime_env or None,
-            max_restarts=0,
-            max_task_retries=0,
             scheduling_strategy="SPREAD",
-        )(worker_class())
-        self._actor = actor.remote(headrace_version(), cloudpickle.dumps(setup))
+        )
+        self._actor = kind.remote(headrace_version(), cloudpickle.dumps(setup))
         self._home = self._actor.home.remote()
 
     def is_placed(self) -> bool:
@@ -185,11 +184,10 @@ class RayWorker:
 
     def receive(self) -> Answer | WorkerFault:
         self._cluster.check_here()
-        kinds = self._ray.exceptions
         try:
-            _, answer = self._ray.get([self._home, self.ref], timeout=60.0)
-        except (kinds.RayError, kinds.GetTimeoutError) as error:
-            return WorkerFault(f"died ({cause_of(error)})")
+            _, answer = self._cluster.result([self._home, self.ref], 60.0)
+        except CallFailed as failure:
+            return WorkerFault(f"died ({failure})")
         return answer
 
     def kill(self) -> None:

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from headrace.errors import ConfigError, WorkerFailed
 from headrace.processes.fork_server import marked
 from headrace.ray.auth import connection_error, reach, require_token
+from headrace.ray.process import CallFailed, cause_of
 from headrace.processes.signals import handlers_kept
 
 # Ray's system config: a node counts as dead after 4 * (1 + 2) s of silence instead of 80 s.
@@ -181,6 +182,32 @@ class RayCluster:
             )
         return True
 
+    def kind(self, process: type, **options: Any) -> Any:
+        """Return the Ray actor class of a process, which Ray never restarts by itself."""
+        return self.api.remote(max_restarts=0, max_task_retries=0, **options)(process)
+
+    def arrived(self, refs: list[Any], timeout_s: float) -> list[Any]:
+        """Return the references whose results have arrived, or wait for the first."""
+        if not refs:
+            time.sleep(timeout_s)
+            return []
+        ready, _ = self.api.wait(refs, num_returns=len(refs), timeout=0)
+        if not ready and timeout_s > 0:
+            ready, _ = self.api.wait(refs, num_returns=1, timeout=timeout_s)
+        return list(ready)
+
+    def result(self, ref: Any, timeout_s: float) -> Any:
+        """Return the result of a call, or the results of several.
+
+        Raises:
+            CallFailed: the call raised, its process has died, or there is no result in time.
+        """
+        errors = self.api.exceptions
+        try:
+            return self.api.get(ref, timeout=timeout_s)
+        except (errors.RayError, errors.GetTimeoutError) as error:
+            raise CallFailed(cause_of(error)) from error
+
     def end(self, actors: list[Any], places: Any) -> None:
         """Kill Ray actors and remove a placement group, if the cluster still answers."""
 
@@ -217,15 +244,20 @@ def check_installed(setting_name: str) -> None:
         )
 
 
-def cores_there(address: str | None, setting_name: str) -> int | None:
+def connect(cluster: str, num_cpus: float) -> RayCluster:
+    """Connect to the cluster of a run's setting ``cluster``, "ray" or "ray:ADDRESS"."""
+    return RayCluster(cluster.partition(":")[2] or None, f"cluster={cluster!r}", num_cpus)
+
+
+def cores_there(cluster: str) -> int | None:
     """Return the number of cores of a running cluster; None before it is started.
 
-    See :class:`RayCluster` for arguments and errors.
+    See :func:`connect` for the argument and errors.
     """
-    if address is None and not _is_connected():
+    if cluster == "ray" and not _is_connected():
         return None
-    with contextlib.closing(RayCluster(address, setting_name, 1)) as cluster:
-        return max(1, int(cluster.cores))
+    with contextlib.closing(connect(cluster, 1)) as connection:
+        return max(1, int(connection.cores))
 
 
 def shared(nodes: list[float], count: int) -> float:

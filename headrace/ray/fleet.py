@@ -20,7 +20,7 @@ from headrace.actors.restarts import HUNG, Restarts
 from headrace.actors.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
-from headrace.ray.connection import RayCluster
+from headrace.ray.connection import RayCluster, connect
 from headrace.ray.process import headrace_version
 from headrace.transport.queue import PeerDied
 from headrace.ray.rollout_queue import ArrivedRollouts, RayQueue
@@ -43,17 +43,12 @@ class RayFleet:
     def __init__(self, spec: ActorSpec, queue: RayQueue, cluster: RayCluster) -> None:
         self._spec, self._queue, self._cluster = spec, queue, cluster
         self.restarts = Restarts(spec.settings.actor_restarts)
-        ray = cluster.api
-        self._pickled = ray.put(cloudpickle.dumps(spec))
+        self._pickled = cluster.api.put(cloudpickle.dumps(spec))
         self._least = spec.settings.min_actors or spec.settings.num_actors
         self._share = cluster.share(spec.num_places or self._least)
-        self._kind = ray.remote(
-            num_cpus=self._share,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
-            concurrency_groups={"offers": 1},
-        )(actor_class())
+        groups = {"offers": 1}
+        options = {"num_cpus": self._share, "concurrency_groups": groups}
+        self._kind = cluster.kind(actor_class(), scheduling_strategy="SPREAD", **options)
         self._remotes: dict[int, Any] = {}
         self._hung: set[int] = set()
         self._reported_count, self._began = spec.settings.num_actors, False
@@ -183,10 +178,7 @@ class RayFleet:
 def open_ray(spec: ActorSpec) -> tuple[Slots, ArrivedRollouts, RayQueue, RayFleet]:
     """Create slots, queue and fleet for actors on a Ray cluster."""
     settings = spec.settings
-    address = str(settings.cluster)
-    cluster = RayCluster(
-        address.partition(":")[2] or None, f"cluster={address!r}", settings.num_actors
-    )
+    cluster = connect(str(settings.cluster), settings.num_actors)
     arrivals = ArrivedRollouts(spec.layout(), spec.num_slots)
     sizes = settings.num_actors, settings.slots_per_actor
     slots = Slots(

@@ -28,10 +28,10 @@ from headrace.errors import LearnerFailed
 from headrace.launch.learner import learn
 from headrace.ray.store import RayStore, store_class
 from headrace.processes import unblock_signals_for_children
-from headrace.ray.connection import RayCluster, node_address
+from headrace.ray.connection import connect, node_address
 from headrace.ray.process import (
+    CallFailed,
     Home,
-    cause_of,
     headrace_version,
     other_version,
     process_class,
@@ -134,14 +134,12 @@ class ClusterLearners:
 
     Raises:
         KeyboardInterrupt: ``stopped()`` returned True.
-        ConfigError, WorkerFailed: see :class:`RayCluster`.
+        ConfigError, WorkerFailed: see :func:`connect`.
         LearnerFailed: the cluster lacks resources, or a learner never started.
     """
 
     def __init__(self, config: Config, pickled: bytes, stopped: Callable[[], bool]) -> None:
-        address = str(config.cluster)
-        where = address.partition(":")[2] or None, f"cluster={address!r}"
-        self._cluster = RayCluster(*where, config.num_places)
+        self._cluster = connect(str(config.cluster), config.num_places)
         self._ray, self._config, self._stopped = self._cluster.api, config, stopped
         self._learners: list[Any] = []
         self._pending: dict[Any, int] = {}
@@ -174,9 +172,7 @@ class ClusterLearners:
                     + "; add nodes, or lower num_learners"
                 )
         strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-        kind = self._ray.remote(
-            max_restarts=0, max_task_retries=0, concurrency_groups={"say": 1, "listen": 1}
-        )(learner_class())
+        kind = cluster.kind(learner_class(), concurrency_groups={"say": 1, "listen": 1})
         for rank in range(config.num_learners):
             there = strategy(self._group, placement_group_bundle_index=rank)
             resources = {"num_cpus": share if rank else 0, "num_gpus": gpus}
@@ -195,9 +191,9 @@ class ClusterLearners:
                 break
         for rank, ref in enumerate(home_refs):
             try:
-                self._homes.append(Home(*ray.get(ref, timeout=0)))
-            except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
-                raise LearnerFailed(f"learner {rank} didn't start: {cause_of(error)}") from error
+                self._homes.append(Home(*self._cluster.result(ref, 0)))
+            except CallFailed as failure:
+                raise LearnerFailed(f"learner {rank} didn't start: {failure}") from failure
         nodes = [one.node for one in self._homes]
         content, started_on = ray.put(pickled), Counter[str]()
         self._runs = []
@@ -221,18 +217,13 @@ class ClusterLearners:
 
     def receive(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
         self._cluster.check()
-        refs, received = list(self._pending), list[tuple[int, tuple[Any, ...]]]()
-        ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0) if refs else ([], None)
-        if refs and not ready:
-            ready, _ = self._ray.wait(refs, num_returns=1, timeout=timeout_s)
-        elif not refs:
-            time.sleep(timeout_s)
-        for ref in ready:
+        received: list[tuple[int, tuple[Any, ...]]] = []
+        for ref in self._cluster.arrived(list(self._pending), timeout_s):
             rank = self._pending.pop(ref)
             try:
-                messages = self._ray.get(ref, timeout=timeout_s + _RECEIVE_S)
-            except (self._ray.exceptions.RayError, self._ray.exceptions.GetTimeoutError) as error:
-                self._causes[rank] = cause_of(error)
+                messages = self._cluster.result(ref, timeout_s + _RECEIVE_S)
+            except CallFailed as failure:
+                self._causes[rank] = str(failure)
                 received.append((rank, ("gone",)))
                 continue
             received += [(rank, message) for message in messages]

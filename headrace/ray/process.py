@@ -6,6 +6,10 @@ import importlib
 from typing import Any, NamedTuple
 
 
+class CallFailed(Exception):
+    """A call of a Ray actor gave no result; the message says why, in one line."""
+
+
 class Home(NamedTuple):
     """Location of a process on the cluster."""
 

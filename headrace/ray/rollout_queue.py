@@ -29,7 +29,7 @@ import torch
 from headrace.errors import WorkerFailed
 from headrace.ops import tree
 from headrace.ray.connection import RayCluster, fetch
-from headrace.ray.process import Home, cause_of
+from headrace.ray.process import CallFailed, Home
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.slab import Slab, views
 from headrace.transport.slots import Slots
@@ -162,14 +162,7 @@ class RayQueue:
     def _receive(self, timeout_s: float) -> None:
         """Process the results that have arrived, or wait for the first."""
         waiting = {calls[0][0]: actor for actor, calls in self._calls.items() if calls}
-        refs, ready = list(waiting), list[Any]()
-        if refs:
-            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
-        if refs and not ready and timeout_s > 0:
-            ready, _ = self._ray.wait(refs, num_returns=1, timeout=timeout_s)
-        elif not refs:
-            time.sleep(timeout_s)
-        for ref in ready:
+        for ref in self._cluster.arrived(list(waiting), timeout_s):
             self._note(waiting[ref], ref)
 
     def _note(self, actor: int, ref: Any) -> None:
@@ -179,11 +172,10 @@ class RayQueue:
             PeerDied: the call failed; the actor's other calls are lost as well.
         """
         self.check_store()
-        errors = self._ray.exceptions
         try:
-            result = self._ray.get(ref, timeout=_FETCH_S)
-        except (errors.RayError, errors.GetTimeoutError) as error:
-            self._lose(actor, cause_of(error))
+            result = self._cluster.result(ref, _FETCH_S)
+        except CallFailed as failure:
+            self._lose(actor, str(failure))
         if isinstance(result, FailedCall):
             self._lose(actor, "", *result)
         _, slot = self._calls[actor].popleft()

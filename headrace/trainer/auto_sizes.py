@@ -87,8 +87,7 @@ def sized(
 def _cores(config: Config) -> tuple[int, str]:
     """Count the cores of each learner and its actors, and name their place unless it is here."""
     if config.cluster is not None:
-        address = config.cluster.partition(":")[2] or None
-        cores = ray_package("connection").cores_there(address, f"cluster={config.cluster!r}")
+        cores = ray_package("connection").cores_there(config.cluster)
         if cores is not None:
             return max(1, cores // config.num_learners), " of the cluster"
     return config.cores_per_learner or max(1, num_cores() // config.learners_here), ""

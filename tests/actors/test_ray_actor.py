@@ -300,13 +300,13 @@ def test_auto_counts_the_cores_of_the_cluster(tiny, tmp_path):
     chosen, line = sized(config, probe(config.env, "auto", {}, 0), tmp_path)
     assert "6 cores of the cluster)" in line
     assert chosen.is_sized
-    assert process_ray.cores_there("auto", "a test") == 6  # and it is connected still
-    assert process_ray.cores_there(None, "a test") == 6
+    assert process_ray.cores_there("ray:auto") == 6  # and it is connected still
+    assert process_ray.cores_there("ray") == 6
 
 
 def test_auto_counts_this_machines_cores_for_a_cluster_that_is_yet_to_be_started(monkeypatch):
     monkeypatch.setattr(process_ray, "_is_connected", lambda: False)
-    assert process_ray.cores_there(None, "a test") is None
+    assert process_ray.cores_there("ray") is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from headrace.ray.cluster_env import RayConfig
-from headrace.cluster_env.messages import Backend, WorkerHandle, WorkerSetup
+from headrace.cluster_env.messages import Backend
 from headrace.errors import ConfigError, WorkerFailed
 from headrace.ray.connection import RayCluster
 from headrace.validation import ranges
@@ -58,37 +58,15 @@ class KubernetesConfig:
                 f"run it in one, with `headrace launch k8s --nodes {self.nodes} -- python …`, or "
                 "train here with LocalConfig"
             )
-        return KubernetesBackend(self)
-
-
-class KubernetesBackend:
-    """Existing Ray cluster, which keeps running after the environment is closed."""
-
-    def __init__(self, config: KubernetesConfig) -> None:
-        with contextlib.ExitStack() as stack:
-            cluster = RayCluster("auto", "KubernetesConfig", 0)
-            stack.callback(cluster.close)
-            _await_pods(cluster, config)
-            self._ray = RayConfig(
+        with contextlib.closing(RayCluster("auto", "KubernetesConfig", 0)) as cluster:
+            _await_pods(cluster, self)
+            return RayConfig(
                 address="auto",
-                nodes=config.nodes,
-                gpus_per_node=config.gpus_per_node,
-                runtime_env=config.runtime_env,
-                start_timeout_s=config.start_timeout_s,
+                nodes=self.nodes,
+                gpus_per_node=self.gpus_per_node,
+                runtime_env=self.runtime_env,
+                start_timeout_s=self.start_timeout_s,
             ).open()
-            self._stack = stack.pop_all()
-
-    def start(self, setup: WorkerSetup) -> WorkerHandle:
-        return self._ray.start(setup)
-
-    def wait(self, nodes: list[Any], timeout_s: float) -> list[WorkerHandle]:
-        return self._ray.wait(nodes, timeout_s)
-
-    def close(self, nodes: list[Any]) -> None:
-        try:
-            self._ray.close(nodes)
-        finally:
-            self._stack.close()
 
 
 def _await_pods(cluster: RayCluster, config: KubernetesConfig) -> None:

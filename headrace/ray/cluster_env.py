@@ -19,15 +19,14 @@ from headrace.cluster_env.messages import (
     WorkerSetup,
 )
 from headrace.errors import WorkerFailed
-from headrace.processes import unblock_signals_for_children
 from headrace.processes.pickling import missing_module_message
 from headrace.ray.connection import RayCluster
 from headrace.ray.process import (
     CallFailed,
     Home,
     headrace_version,
-    other_version,
     process_class,
+    set_up_process,
 )
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
@@ -156,14 +155,15 @@ class RayWorker:
         self.began_s = time.monotonic()
         self.ref: Any = None
         kind = cluster.kind(
-            worker_class(),
+            process_class("HeadraceWorker", "headrace.ray.cluster_env:RemoteWorker"),
             num_cpus=cores,
             num_gpus=config.gpus_per_node,
             runtime_env=config.runtime_env or None,
             scheduling_strategy="SPREAD",
         )
-        self._actor = kind.remote(headrace_version(), cloudpickle.dumps(setup))
+        self._actor = kind.remote()
         self._home = self._actor.home.remote()
+        self._begun = self._actor.begin.remote(headrace_version(), cloudpickle.dumps(setup))
 
     def is_placed(self) -> bool:
         """Return whether Ray has placed the actor on a node."""
@@ -178,41 +178,20 @@ class RayWorker:
 
     def send(self, request: Request) -> None:
         self._cluster.check_here()
-        self.ref = self._actor.handle.remote(cloudpickle.dumps(request))
+        self.ref = self._actor.call.remote("handle", cloudpickle.dumps(request))
         if self._setup.runs_ahead:
-            self._actor.prepare.remote()  # in order, as the answer is sent
+            self._actor.call.remote("prepare")  # in order, as the answer is sent
 
     def receive(self) -> Answer | WorkerFault:
         self._cluster.check_here()
         try:
-            _, answer = self._cluster.result([self._home, self.ref], 60.0)
+            *_, answer = self._cluster.result([self._home, self._begun, self.ref], 60.0)
         except CallFailed as failure:
             return WorkerFault(f"died ({failure})")
         return answer
 
     def kill(self) -> None:
         self._ray.kill(self._actor)
-
-
-def worker_class() -> type:
-    """Return the Ray actor class of workers."""
-
-    class HeadraceWorker(process_class()):  # type: ignore[misc]
-        def __init__(self, *args: Any) -> None:
-            self.args = args
-            self.worker: Any = None
-
-        def handle(self, packed: bytes) -> Any:
-            from headrace.ray import cluster_env
-
-            self.worker = self.worker or cluster_env.RemoteWorker(*self.args)
-            return self.worker.handle(packed)
-
-        def prepare(self) -> None:
-            if self.worker is not None:
-                self.worker.prepare()
-
-    return HeadraceWorker
 
 
 class RemoteWorker:
@@ -224,14 +203,10 @@ class RemoteWorker:
     """
 
     def __init__(self, version: str, setup: bytes) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        unblock_signals_for_children()
         self._setup = setup
         self._worker: Any = None
         self._failed: WorkerFault | None = None  # sent with the next answer
-        if words := other_version(version, "where the ClusterEnv is"):
+        if words := set_up_process(version, "where the ClusterEnv is"):
             self._failed = WorkerFault(words)
 
     def handle(self, packed: bytes) -> Any:

@@ -21,9 +21,9 @@ from typing import Any, ClassVar
 
 from headrace.errors import ConfigError, WorkerFailed
 from headrace.processes.fork_server import marked
+from headrace.processes.signals import handlers_kept
 from headrace.ray.auth import connection_error, reach, require_token
 from headrace.ray.process import CallFailed, cause_of
-from headrace.processes.signals import handlers_kept
 
 # Ray's system config: a node counts as dead after 4 * (1 + 2) s of silence instead of 80 s.
 HEALTH = {
@@ -200,7 +200,7 @@ class RayCluster:
         """Return the result of a call, or the results of several.
 
         Raises:
-            CallFailed: the call raised, its process has died, or there is no result in time.
+            CallFailed: the call raised, its process has died, or no result arrived in time.
         """
         errors = self.api.exceptions
         try:

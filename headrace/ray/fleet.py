@@ -15,15 +15,14 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.ray.actor import actor_class
 from headrace.actors.restarts import HUNG, Restarts
 from headrace.actors.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
 from headrace.ray.connection import RayCluster, connect
-from headrace.ray.process import headrace_version
-from headrace.transport.queue import PeerDied
+from headrace.ray.process import headrace_version, process_class
 from headrace.ray.rollout_queue import ArrivedRollouts, RayQueue
+from headrace.transport.queue import PeerDied
 from headrace.transport.slab import spec_of
 from headrace.transport.slots import Slots
 
@@ -48,7 +47,8 @@ class RayFleet:
         self._share = cluster.share(spec.num_places or self._least)
         groups = {"offers": 1}
         options = {"num_cpus": self._share, "concurrency_groups": groups}
-        self._kind = cluster.kind(actor_class(), scheduling_strategy="SPREAD", **options)
+        process = process_class("HeadraceActor", "headrace.ray.actor:RemoteActor")
+        self._kind = cluster.kind(process, scheduling_strategy="SPREAD", **options)
         self._remotes: dict[int, Any] = {}
         self._hung: set[int] = set()
         self._reported_count, self._began = spec.settings.num_actors, False
@@ -58,7 +58,7 @@ class RayFleet:
         """Send an order to all actors, and to those that replace them later."""
         self._orders.append(text)
         for remote in self._remotes.values():
-            remote.order.remote(text)
+            remote.call.remote("order", text)
 
     def start(self) -> None:
         """Start ``min_actors`` actors; they come up while the learner waits.
@@ -166,10 +166,9 @@ class RayFleet:
         self._remotes.clear()
         if remotes and ray.is_initialized():
             for remote in remotes:
-                remote.leave.options(concurrency_group="offers").remote()
-            ray.wait(
-                [r.close.remote() for r in remotes], num_returns=len(remotes), timeout=_CLOSE_S
-            )
+                remote.call.options(concurrency_group="offers").remote("leave")
+            closed = [remote.call.remote("close") for remote in remotes]
+            ray.wait(closed, num_returns=len(closed), timeout=_CLOSE_S)
             for remote in remotes:
                 self._kill(remote)
         self._cluster.close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import socket
 import struct
 import time
@@ -20,57 +21,47 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import torch
-
 from headrace.config import Config
 from headrace.distributed.ranks import Rendezvous
 from headrace.errors import LearnerFailed
 from headrace.launch.learner import learn
-from headrace.ray.store import RayStore, store_class
-from headrace.processes import unblock_signals_for_children
 from headrace.ray.connection import connect, node_address
 from headrace.ray.process import (
     CallFailed,
     Home,
     headrace_version,
-    other_version,
     process_class,
+    set_up_process,
 )
+from headrace.ray.store import RayStore, store_class
 
 _RECEIVE_S = 1.0  # longest wait of a call for messages
 _SIOCGIFADDR = 0x8915
 
 
-def learner_class() -> type:
-    """Return the class of Ray actors."""
+class RemoteLearner:
+    """A learner in a Ray actor's process, and its messages and commands."""
 
-    class HeadraceLearner(process_class()):  # type: ignore[misc]
-        def __init__(self) -> None:
-            import queue
+    def __init__(self) -> None:
+        self._messages: queue.Queue[Any] = queue.Queue()
+        self._commands: queue.Queue[Any] = queue.Queue()
 
-            self.messages: Any = queue.Queue()
-            self.commands: Any = queue.Queue()
+    def run(self, *args: Any) -> bool:
+        """Run the learner, see :func:`run`."""
+        return run(self._messages.put, self._commands.get, *args)
 
-        def run(self, *args: Any) -> bool:
-            from headrace.ray import learners
+    def receive(self, timeout_s: float) -> list[Any]:
+        """Return the messages so far, or wait for the first."""
+        messages = []
+        with contextlib.suppress(queue.Empty):
+            messages.append(self._messages.get(timeout=timeout_s))
+            while True:
+                messages.append(self._messages.get_nowait())
+        return messages
 
-            return learners.run(self.messages.put, self.commands.get, *args)
-
-        def receive(self, timeout_s: float) -> list[Any]:
-            import queue
-
-            messages = []
-            try:
-                messages.append(self.messages.get(timeout=timeout_s))
-                while True:
-                    messages.append(self.messages.get_nowait())
-            except queue.Empty:
-                return messages
-
-        def send(self, *command: Any) -> None:
-            self.commands.put(command)
-
-    return HeadraceLearner
+    def send(self, *command: Any) -> None:
+        """Queue a command for the learner."""
+        self._commands.put(command)
 
 
 def run(
@@ -90,7 +81,7 @@ def run(
         store: Ray actor that holds the rendezvous store.
         folder: working directory of the run, for relative paths of the first learner.
     """
-    if words := other_version(version, "where the run was started"):
+    if words := set_up_process(version, "where the run was started"):
         send(("failed", "ConfigError", words, ""))
         return False
     rank, size, local_rank, num_here = placement
@@ -98,8 +89,6 @@ def run(
     if name := _interface(node_address()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # "=": exact name
-    torch.set_num_threads(1)
-    unblock_signals_for_children()
     if rank == 0:
         os.chdir(folder)
     rendezvous = RayStore(store)  # torch does not keep it alive
@@ -172,7 +161,8 @@ class ClusterLearners:
                     + "; add nodes, or lower num_learners"
                 )
         strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
-        kind = cluster.kind(learner_class(), concurrency_groups={"say": 1, "listen": 1})
+        process = process_class("HeadraceLearner", "headrace.ray.learners:RemoteLearner")
+        kind = cluster.kind(process, concurrency_groups={"say": 1, "listen": 1})
         for rank in range(config.num_learners):
             there = strategy(self._group, placement_group_bundle_index=rank)
             resources = {"num_cpus": share if rank else 0, "num_gpus": gpus}
@@ -195,13 +185,14 @@ class ClusterLearners:
             except CallFailed as failure:
                 raise LearnerFailed(f"learner {rank} didn't start: {failure}") from failure
         nodes = [one.node for one in self._homes]
-        content, started_on = ray.put(pickled), Counter[str]()
+        content, started_on, folder = ray.put(pickled), Counter[str](), os.getcwd()
         self._runs = []
         for rank, (one, node) in enumerate(zip(self._learners, nodes, strict=True)):
             placement = rank, size, started_on[node], nodes.count(node)
             started_on[node] += 1
+            one.begin.remote()
             self._runs.append(
-                one.run.remote(headrace_version(), content, placement, store, os.getcwd())
+                one.call.remote("run", headrace_version(), content, placement, store, folder)
             )
             self._request_messages(rank)
         self._store = store  # Ray stops it with its last reference
@@ -212,8 +203,8 @@ class ClusterLearners:
             raise KeyboardInterrupt
 
     def _request_messages(self, rank: int) -> None:
-        call = self._learners[rank].receive.options(concurrency_group="say")
-        self._pending[call.remote(_RECEIVE_S)] = rank
+        call = self._learners[rank].call.options(concurrency_group="say")
+        self._pending[call.remote("receive", _RECEIVE_S)] = rank
 
     def receive(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
         self._cluster.check()
@@ -226,13 +217,13 @@ class ClusterLearners:
                 self._causes[rank] = str(failure)
                 received.append((rank, ("gone",)))
                 continue
-            received += [(rank, message) for message in messages]
+            received += [(rank, message) for message in messages or ()]
             self._request_messages(rank)
         return received
 
     def send(self, rank: int, command: str, *arguments: Any) -> None:
-        call = self._learners[rank].send.options(concurrency_group="listen")
-        call.remote(command, *arguments)
+        call = self._learners[rank].call.options(concurrency_group="listen")
+        call.remote("send", command, *arguments)
 
     def name(self, rank: int) -> str:
         return f"learner {rank} ({self._homes[rank]})"

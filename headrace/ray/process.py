@@ -1,9 +1,11 @@
-"""Reports location and missing packages of headrace's processes on a Ray cluster."""
+"""Runs objects of headrace in processes of a Ray cluster, and describes such processes."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any, NamedTuple
+
+from headrace.processes import unblock_signals_for_children
 
 
 class CallFailed(Exception):
@@ -21,14 +23,25 @@ class Home(NamedTuple):
         return f"node {self.node}, process {self.pid}, log {self.log}"
 
 
-def process_class() -> type:
-    """Return the base class of Ray actors.
+def process_class(name: str, target: str) -> type:
+    """Return a class of Ray actors, each of which runs one object of headrace.
 
     It is sent by value and reports its location without importing headrace, so that nodes without
     headrace raise a clear error.
+
+    Args:
+        name: name of the class, shown in lists of processes.
+        target: class of the object, as in ``headrace.ray.actor:RemoteActor``.
     """
 
     class HeadraceProcess:
+        def __init__(self) -> None:
+            import threading
+
+            self.object: Any = None
+            self.problem: Any = None
+            self.begun = threading.Event()
+
         def home(self) -> Any:
             """Return the fields of a :class:`Home`."""
             import importlib.util
@@ -45,19 +58,46 @@ def process_class() -> type:
                 log = "unknown"
             return socket.gethostname(), os.getpid(), log
 
+        def begin(self, *args: Any) -> Any:
+            """Create the object; return its ``problem``, or None if it has none."""
+            import importlib
+
+            try:
+                module, _, kind = target.partition(":")
+                self.object = getattr(importlib.import_module(module), kind)(*args)
+                self.problem = getattr(self.object, "problem", None)
+                return self.problem
+            finally:
+                self.begun.set()
+
+        def call(self, method: str, *args: Any) -> Any:
+            """Call a method of the object, once it exists; None if it has a problem."""
+            self.begun.wait()
+            return None if self.problem else getattr(self.object, method)(*args)
+
+    HeadraceProcess.__name__ = HeadraceProcess.__qualname__ = name
     return HeadraceProcess
+
+
+def set_up_process(version: str, where: str) -> str:
+    """Prepare a process of a cluster for headrace; return an error message, or "".
+
+    Args:
+        version: headrace version of the process that started it.
+        where: location of that process, for the message.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    unblock_signals_for_children()
+    if (here := headrace_version()) == version:
+        return ""
+    return f"headrace is {here} there and {version} {where}: install the same version everywhere"
 
 
 def headrace_version() -> str:
     """Return the headrace version of this process."""
     return str(importlib.import_module("headrace").__version__)
-
-
-def other_version(version: str, where: str) -> str:
-    """Return an error message if headrace's version differs from that ``where`` it was started."""
-    if (here := headrace_version()) == version:
-        return ""
-    return f"headrace is {here} there and {version} {where}: install the same version everywhere"
 
 
 def cause_of(error: Exception) -> str:

@@ -124,7 +124,7 @@ class RayQueue:
         self._newest = _Version(version, epoch, [ref])
         for actor, remote in self._actors.items():
             if len(self.slots.open(actor)) > 1:  # otherwise its only call is already running
-                remote.offer.options(concurrency_group="offers").remote(self._newest)
+                remote.call.options(concurrency_group="offers").remote("offer", self._newest)
 
     def latest(self) -> tuple[int, int] | None:
         """Return (version, epoch) of the current weights; None before the first publication."""
@@ -133,7 +133,7 @@ class RayQueue:
     def cut(self, version: int) -> None:
         """See :meth:`WeightStore.cut`; may be called from another thread."""
         for remote in list(self._actors.values()):
-            remote.cut.options(concurrency_group="offers").remote(version)
+            remote.call.options(concurrency_group="offers").remote("cut", version)
 
     # -- rollouts -------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class RayQueue:
             self._send(self.slots.owner(slot), slot)
 
     def _send(self, actor: int, slot: int) -> None:
-        call = self._actors[actor].run.remote(self.slots.header(slot), self._newest)
+        call = self._actors[actor].call.remote("run", self.slots.header(slot), self._newest)
         self._calls[actor].append((call, slot))
 
     def take(self, count: int, timeout_s: float, task: int = 0) -> list[int]:

@@ -16,14 +16,14 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.ray import actor as ray_actor
-from headrace.ray import fleet as ray_fleet
 from headrace.actors.rollout_source import RolloutSource
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
 from headrace.errors import ActorFailed, ConfigError, EnvironmentFault, WorkerFailed
+from headrace.ray import actor as ray_actor
 from headrace.ray import connection as process_ray
+from headrace.ray import fleet as ray_fleet
 from headrace.trainer.auto_sizes import sized
 from tests.actors.test_faults import check_whole
 
@@ -227,9 +227,8 @@ def test_environments_that_break_are_told_as_on_one_machine(tiny, tmp_path, mode
 
 def test_an_environment_that_only_the_head_can_import_is_told(tiny, only_here):
     spec, _ = spec_of(tiny(env=COUNTING, cluster="ray"))
-    failed = ray_actor.begin(
-        ray_fleet.headrace_version(), only_here(lambda make: replace(spec, env=make)), 0, 0
-    )
+    pickled = only_here(lambda make: replace(spec, env=make))
+    failed = ray_actor.RemoteActor(ray_fleet.headrace_version(), pickled, 0, 0).problem
     reason = "No module named 'only_here' there: install it on every node (objects that your "
     assert failed == (reason + "script defines are sent)", False)
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.ray.fleet import RayFleet
 from headrace.actors.restarts import Restarts
 from headrace.errors import ActorFailed
+from headrace.ray.fleet import RayFleet
 from headrace.ray.process import Home
 from headrace.transport.queue import PeerDied
 

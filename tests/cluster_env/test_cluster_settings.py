@@ -9,8 +9,8 @@ import pytest
 from worlds import CountingEnv
 
 from headrace.cluster_env import ClusterEnv, LocalConfig
-from headrace.ray.cluster_env import RayConfig
 from headrace.errors import ConfigError
+from headrace.ray.cluster_env import RayConfig
 from tests.cluster_env.parts import CountingAgent
 
 CART = {"env_name": "CartPole-v1"}

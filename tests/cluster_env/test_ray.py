@@ -18,10 +18,10 @@ import pytest
 from worlds import CountingEnv
 
 from headrace.actors.weight_sync import SyncRule
-from headrace.ray.cluster_env import RayConfig
-from headrace.ray import cluster_env as place
 from headrace.cluster_env.messages import Agent, Request, WorkerSetup
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
+from headrace.ray import cluster_env as place
+from headrace.ray.cluster_env import RayConfig
 from headrace.ray.connection import RayCluster
 from headrace.ray.process import headrace_version
 from tests.cluster_env.parts import BrokenEnv, CountingAgent, FailsAhead, Returning, Revealing

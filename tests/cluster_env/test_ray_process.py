@@ -8,45 +8,41 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import cloudpickle
 import pytest
 
-from headrace.ray.actor import actor_class
-from headrace.ray.cluster_env import worker_class
-from headrace.ray.learners import learner_class
 from headrace.ray.auth import connection_error
-from headrace.ray.process import Home, cause_of
+from headrace.ray.process import Home, cause_of, process_class
 
-CLASSES = [actor_class, worker_class, learner_class]
+KIND = process_class("HeadraceActor", "headrace.ray.actor:RemoteActor")
 HOMES = """
 import json, pickle, sys
-classes = pickle.load(sys.stdin.buffer)
-homes = [kind().home() for kind in classes]
-print(json.dumps([homes, [name for name in ("headrace", "torch") if name in sys.modules]]))
+home = pickle.load(sys.stdin.buffer)().home()
+print(json.dumps([home, [name for name in ("headrace", "torch") if name in sys.modules]]))
 """
 
 
 def test_where_a_process_is_is_known_before_it_has_imported_headrace():
-    packed = cloudpickle.dumps([kind() for kind in CLASSES])
+    packed = cloudpickle.dumps(KIND)
     done = subprocess.run(
         [sys.executable, "-c", HOMES], input=packed, capture_output=True, check=True
     )
-    homes, imported = json.loads(done.stdout)
+    fields, imported = json.loads(done.stdout)
     assert imported == []
-    for home in map(Home._make, homes):
-        assert home.node == socket.gethostname()
-        assert home.pid != os.getpid()
-        assert str(home) == f"node {home.node}, process {home.pid}, log {home.log}"
+    home = Home(*fields)
+    assert home.node == socket.gethostname()
+    assert home.pid != os.getpid()
+    assert str(home) == f"node {home.node}, process {home.pid}, log {home.log}"
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-def test_a_node_without_headrace_is_told(kind, monkeypatch):
+def test_a_node_without_headrace_is_told(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         ModuleNotFoundError, match=r"^headrace is not installed on .*: install it on"
     ):
-        kind()().home()
+        KIND().home()
 
 
 @pytest.mark.parametrize(
@@ -95,3 +91,36 @@ def test_why_a_program_does_not_get_in_is_told_with_what_to_do(error, words):
     assert connection_error(error, "on this machine", True).startswith(
         "could not start a cluster on this"
     )
+
+
+class Thing:
+    """Runs in a process: it notes what it is called with, unless it has a problem."""
+
+    def __init__(self, problem: str | None) -> None:
+        self.problem = problem
+
+    def double(self, number: int) -> int:
+        return 2 * number
+
+
+def test_calls_wait_for_the_object_of_a_process():
+    process = process_class("Things", f"{__name__}:Thing")()
+    with ThreadPoolExecutor() as pool:
+        called = pool.submit(process.call, "double", 3)
+        assert not wait([called], 0.1).done
+        assert process.begin(None) is None
+        assert called.result(10) == 6
+
+
+def test_an_object_with_a_problem_is_not_called():
+    process = process_class("Things", f"{__name__}:Thing")()
+    assert process.begin("no licence") == "no licence"
+    assert process.call("double", 3) is None
+
+
+def test_a_process_whose_object_cannot_be_created_fails_each_call():
+    process = process_class("Things", "headrace.ray.nowhere:Thing")()
+    with pytest.raises(ModuleNotFoundError):
+        process.begin()
+    with pytest.raises(AttributeError):
+        process.call("double", 3)

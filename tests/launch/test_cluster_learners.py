@@ -21,10 +21,10 @@ import torch.distributed as dist
 
 import headrace as hr
 from headrace.errors import ConfigError, LearnerFailed
-from headrace.ray import learners as cluster
 from headrace.launch.learner import learn
-from headrace.ray.store import RayStore, store_class
+from headrace.ray import learners as cluster
 from headrace.ray.connection import shared
+from headrace.ray.store import RayStore, store_class
 from headrace.rundir.files import read_jsonl
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the environment below

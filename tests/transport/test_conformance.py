@@ -11,8 +11,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.ray.rollout_queue import ArrivedRollouts, FailedCall, RayQueue
+from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmPort, ShmQueue
 from headrace.transport.slab import ArraySpec, Slab
@@ -144,6 +144,9 @@ def ray_actor_class() -> type:
             if newest is None:
                 self.stopped.set()
 
+        def call(self, method: str, *args):
+            return getattr(self, method)(*args)
+
     return Remote
 
 
@@ -172,8 +175,8 @@ class Ray:
 
     def close(self) -> None:
         self.queue.close()
-        stops = [x.offer.options(concurrency_group="offers") for x in self.living.values()]
-        self.api.get([stop.remote(None) for stop in stops], timeout=30)
+        stops = [x.call.options(concurrency_group="offers") for x in self.living.values()]
+        self.api.get([stop.remote("offer", None) for stop in stops], timeout=30)
 
 
 @pytest.fixture(scope="module", autouse=True)

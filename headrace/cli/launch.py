@@ -1,4 +1,4 @@
-"""``headrace launch SCHEDULER [flags] -- COMMAND``: a command on nodes that a scheduler gives."""
+"""``headrace launch SCHEDULER [flags] -- COMMAND``: runs a command on a scheduler's nodes."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ from headrace.rundir import directories
 
 
 class Command(NamedTuple):
-    """What runs on the nodes; "{run}", "{seed}" and "{address}" stand for what is known there."""
+    """Command of a job; "{run}", "{seed}" and "{address}" are substituted on the nodes."""
 
     words: list[str]
-    anew: list[str]  # where it was begun, and has left no checkpoint
-    again: list[str]  # where its run directory has one of its own
+    anew: list[str]  # after a start of this job that left no checkpoint
+    again: list[str]  # after one that did
     run_dir: str | None  # as the user named it
-    trains: bool  # it is a run of headrace
-    grows: bool = True  # as far as is known here, it has use for nodes that come later
+    trains: bool  # True: a training run of headrace
+    grows: bool = True  # False: it can't use nodes that are added later
 
 
 def command_of(
     argv: list[str], python: str, on_cluster: bool, has_seeds: bool, sees_runs: bool = True
 ) -> Command:
-    """The command behind ``--``, checked as far as it can be here.
+    """Return the command after ``--``, with its settings checked.
 
     Args:
-        python: the program, as it is called on the nodes.
-        on_cluster: its actors live on a Ray cluster. has_seeds: there is a run for each seed.
-        sees_runs: run directories are where this program finds them.
+        python: Python interpreter on the nodes.
+        on_cluster: actors run on a Ray cluster.
+        has_seeds: the job is an array with a run for each seed.
+        sees_runs: this machine sees the run directories.
 
     Raises:
-        ConfigError: there is none, or it could not train.
+        ConfigError: there is no command, or its settings are invalid.
     """
     if not argv:
         raise ConfigError(
@@ -90,13 +91,13 @@ def command_of(
 
 
 def _dashed(word: str) -> str:
-    """A flag by its own name: --run_dir is --run-dir."""
+    """Return a flag with dashes: --run_dir becomes --run-dir."""
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def _cluster(rest: list[str], on_cluster: bool, goes_on: bool) -> list[str]:
-    """Flags for where actors live; a run that goes on may have had a cluster, which is gone."""
+    """Return flags for the place of actors; a resumed run may name a cluster that is gone."""
     if on_cluster:
         return ["--cluster", "ray:{address}"]
     least = [] if take_flag(rest, "--min-actors")[0] else ["--min-actors", "None"]
@@ -104,27 +105,27 @@ def _cluster(rest: list[str], on_cluster: bool, goes_on: bool) -> list[str]:
 
 
 def _check(algorithm: str, argv: list[str]) -> bool:
-    """Raise ConfigError for settings that the job would end with; whether actors may come later."""
+    """Raise ConfigError for invalid settings; return whether actors may start later."""
     from headrace.cli.training import config_of
 
     known = [word.replace("{address}", "auto") for word in argv]
-    config = config_of(algorithm, take_flag(known, "--device")[1])  # which only the nodes may have
+    config = config_of(algorithm, take_flag(known, "--device")[1])  # only the nodes may have it
     return config.min_actors is not None and config.num_actors != "auto"
 
 
 @dataclasses.dataclass(frozen=True)
 class SubmitOptions:
-    """How a job is submitted."""
+    """Options of a submission."""
 
     dry_run: bool = False
-    """Print what would be submitted, and submit nothing."""
+    """Print the job script or manifest, and submit nothing."""
     detach: bool = False
-    """Submit and return; the job goes on by itself."""
+    """Submit the job and return without following it."""
 
 
 _SLURM = (
-    "Submit a job of SLURM that brings up a Ray node on each of its nodes and runs a command of "
-    "headrace, or any other program, on the first; follow it to its end."
+    "Submit a SLURM job that starts Ray on each of its nodes and runs a command of headrace, or "
+    "any other program, on the first node; follow the job to its end."
 )
 
 
@@ -132,9 +133,8 @@ def slurm(argv: list[str]) -> int:
     """``headrace launch slurm``; the exit status is the job's.
 
     Raises:
-        ConfigError, CheckpointError: something is wrong that can be known here; nothing was
-            submitted.
-        LaunchFailed: SLURM refused the job, or doesn't answer.
+        ConfigError, CheckpointError: the settings are invalid; nothing was submitted.
+        LaunchFailed: SLURM rejected the job, or doesn't answer.
     """
     flags, words = _divided(argv)
     job, ways = parsed("headrace launch slurm", flags, _SLURM, Job, SubmitOptions)
@@ -153,8 +153,8 @@ def slurm(argv: list[str]) -> int:
     log = f"{stem}.log"
     ray = job.nodes > 1 or not command.trains
     run_dir = stem if command.trains else ""
-    orders = JobSpec(*command[:3], run_dir, job.start_timeout_s, job.requeue, ray=ray)
-    text = script(job, orders, log)
+    spec = JobSpec(*command[:3], run_dir, job.start_timeout_s, job.requeue, ray=ray)
+    text = script(job, spec, log)
     if ways.dry_run:
         print(text, end="")
         return 0
@@ -178,17 +178,17 @@ def slurm(argv: list[str]) -> int:
 
 
 _K8S = (
-    "Have KubeRay's operator in a Kubernetes cluster bring Ray up in pods and run a command of "
-    "headrace, or any other program, in the first; follow it to its end, and delete it all."
+    "Create a RayJob, for which KubeRay's operator starts Ray in pods and runs a command of "
+    "headrace, or any other program, in the first pod; follow it to its end, and delete it."
 )
 
 
 def k8s(argv: list[str]) -> int:
-    """``headrace launch k8s``; the exit status is 0 if the command's was.
+    """``headrace launch k8s``; the exit status is 0 if the command succeeded.
 
     Raises:
-        ConfigError: something is wrong that can be known here; nothing was made.
-        LaunchFailed: the cluster refused, doesn't answer, or can't start a pod.
+        ConfigError: the settings are invalid; nothing was created.
+        LaunchFailed: the cluster rejected the job, doesn't answer, or can't start a pod.
     """
     flags, words = _divided(argv)
     job, ways = parsed("headrace launch k8s", flags, _K8S, KubernetesJob, SubmitOptions)
@@ -207,13 +207,11 @@ def k8s(argv: list[str]) -> int:
             f"run_dir={command.run_dir!r} must be in {RUNS}, where the volume is (nearest: "
             f"{RUNS}/{os.path.basename(os.path.normpath(run_dir))})"
         )
-    orders = JobSpec(*command[:3], run_dir)
+    spec = JobSpec(*command[:3], run_dir)
     check_installed("headrace launch k8s")
-    made = manifest(job, orders, name, importlib.metadata.version("ray"))
+    made = manifest(job, spec, name, importlib.metadata.version("ray"))
     if ways.dry_run:
-        import yaml  # Ray needs it, too
-
-        print(yaml.safe_dump(made, sort_keys=False), end="")
+        print(made, end="")
         return 0
     cluster = Kubernetes(job.namespace)
     cluster.check(job.volume_claim)
@@ -241,7 +239,7 @@ def k8s(argv: list[str]) -> int:
 
 
 def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before ``--``, and the command behind it."""
+    """Return the flags before ``--`` and the command after it."""
     if "--" not in argv:
         return argv, []
     at = argv.index("--")

@@ -1,6 +1,6 @@
 """What stand-ins of Kubernetes have to know of KubeRay: labels of pods, and what a selector finds.
 
-python kuberay.py "WORDS OF KUBECTL" MADE.JSON < PODS.JSON     the pods that it is to show
+python kuberay.py "WORDS OF KUBECTL" MADE.YAML < PODS.JSON     the pods that it is to show
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def selected(pods: list[dict[str, Any]], selector: str) -> list[dict[str, Any]]:
 
 def main(words: str, made: str) -> None:
     """Print what `kubectl get pods` does; each pod stands there with its kind and its cluster."""
+    import yaml
+
     with open(made) as file:
-        job = json.load(file)
+        job = yaml.safe_load(file)
     pods = json.load(sys.stdin).get("items", [])
     for pod in pods:
         kind, cluster = pod["metadata"].pop("of")

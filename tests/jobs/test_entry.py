@@ -23,7 +23,7 @@ def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint_of_its_own(tmp_p
 
     def runs() -> str:
         words = [sys.executable, "-m", "headrace.jobs.kubernetes.entry"]
-        known = os.environ | {"HEADRACE_ORDERS": orders.write()}
+        known = os.environ | {"HEADRACE_JOB_SPEC": orders.write()}
         return subprocess.run(
             words, env=known, capture_output=True, text=True, timeout=30, check=True
         ).stdout.strip()
@@ -41,7 +41,7 @@ def fails(tmp_path, monkeypatch):
     monkeypatch.setattr(entry, "RUNS", str(tmp_path))
     monkeypatch.setattr(entry, "_LOST_S", 0.0)
     orders = JobSpec(["sh", "-c", f"echo >> {tmp_path}/starts; exit 3"], [], [])
-    monkeypatch.setenv("HEADRACE_ORDERS", orders.write())
+    monkeypatch.setenv("HEADRACE_JOB_SPEC", orders.write())
     before = signal.getsignal(signal.SIGTERM)
 
     def run() -> tuple[int, int]:
@@ -56,7 +56,7 @@ def test_a_command_that_failed_is_not_run_on_another_cluster(fails, monkeypatch,
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head.getsockname()[1]}")
         assert [fails(), fails()] == [(3, 1), (3, 1)]
     assert "the command has failed" in capsys.readouterr().out
-    monkeypatch.setenv("HEADRACE_ORDERS", JobSpec(["true"], [], []).write())
+    monkeypatch.setenv("HEADRACE_JOB_SPEC", JobSpec(["true"], [], []).write())
     assert entry.main() == 0  # which another job's is
 
 
@@ -68,7 +68,7 @@ def test_a_command_that_failed_with_its_cluster_is_run_on_the_next(fails, monkey
 
 def test_a_command_that_can_t_be_started_is_told_and_fails(fails, monkeypatch, capsys):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    monkeypatch.setenv("HEADRACE_ORDERS", JobSpec(["no-such-program"], [], []).write())
+    monkeypatch.setenv("HEADRACE_JOB_SPEC", JobSpec(["no-such-program"], [], []).write())
     assert entry.main() == 1
     assert "no-such-program can't be started" in capsys.readouterr().out
 
@@ -81,7 +81,7 @@ def test_what_waits_is_deaf_to_an_end_before_the_command_begins(fails, monkeypat
 
     begun = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", begin)
-    monkeypatch.setenv("HEADRACE_ORDERS", JobSpec(["true"], [], []).write())
+    monkeypatch.setenv("HEADRACE_JOB_SPEC", JobSpec(["true"], [], []).write())
     assert entry.main() == 0
 
 
@@ -89,7 +89,7 @@ def test_a_command_that_is_told_to_end_may_save(tmp_path):
     saves = f"trap 'sleep 0.5; touch {tmp_path}/saved; exit 0' TERM; touch {tmp_path}/begun; "
     orders = JobSpec(["bash", "-c", f"{saves} while :; do sleep 0.05; done"], [], [])
     words = [sys.executable, "-m", "headrace.jobs.kubernetes.entry"]
-    known = os.environ | {"HEADRACE_ORDERS": orders.write()}
+    known = os.environ | {"HEADRACE_JOB_SPEC": orders.write()}
     with subprocess.Popen(words, env=known, start_new_session=True) as job:
         await_file(tmp_path / "begun")
         os.killpg(job.pid, signal.SIGTERM)  # as Ray ends a job

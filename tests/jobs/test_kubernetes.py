@@ -36,14 +36,17 @@ def tools() -> Path:
     return TOOLS
 
 
+def made_of(job: KubernetesJob, spec: JobSpec) -> dict:
+    """The manifest, read."""
+    return yaml.safe_load(manifest(job, spec, "x", "2.60.0"))
+
+
 def variants() -> list[dict]:
     """Manifests of every kind."""
     orders = JobSpec(["a"], ["b"], ["c"], "/runs/x")
     kinds = itertools.product((1, 3), (None, 5), (0, 2), (None, "lab"))
     return [
-        manifest(
-            KubernetesJob(nodes=n, max_nodes=m, gpus_per_node=g, namespace=s), orders, "x", "2.60.0"
-        )
+        made_of(KubernetesJob(nodes=n, max_nodes=m, gpus_per_node=g, namespace=s), orders)
         for n, m, g, s in kinds
     ]
 
@@ -88,7 +91,7 @@ def test_no_pod_has_rights_that_it_does_not_need():
             spec = template["spec"]
             assert spec["securityContext"]["runAsNonRoot"] is True
             assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-            has_orders = "HEADRACE_ORDERS" in json.dumps(spec)
+            has_orders = "HEADRACE_JOB_SPEC" in json.dumps(spec)
             assert spec.get("automountServiceAccountToken", True) is (has_orders and scales)
             for container in spec["containers"]:
                 assert container["securityContext"]["allowPrivilegeEscalation"] is False
@@ -108,7 +111,7 @@ def test_ray_s_own_autoscaler_reads_nodes_and_bounds_from_the_manifest():
     if importlib.util.find_spec("ray") is None:  # to import it here is too early for other tests
         pytest.skip("needs Ray")
     job = KubernetesJob(nodes=3, max_nodes=6, gpus_per_node=2, cpus_per_node=8)
-    made = manifest(job, JobSpec([], [], []), "x", "2.60.0")
+    made = made_of(job, JobSpec([], [], []))
     cluster = {
         "metadata": {"name": "x", "namespace": "lab"},
         "spec": made["spec"]["rayClusterSpec"],
@@ -129,10 +132,10 @@ def test_only_the_learner_s_pod_has_the_volume_and_the_orders():
     _, head, *workers = templates(made)
     assert "headrace-runs" in json.dumps(head)
     assert "headrace-runs" not in json.dumps(workers)
-    odd = manifest(KubernetesJob(), JobSpec(["$(HOME)"], [], []), "x", "2.60.0")
+    odd = made_of(KubernetesJob(), JobSpec(["$(HOME)"], [], []))
     variables = {e["name"]: e["value"] for e in
                  templates(odd)[1]["spec"]["containers"][0]["env"]}  # fmt: skip
-    assert "$$(HOME)" in variables["HEADRACE_ORDERS"]  # as Kubernetes takes it literally
+    assert "$$(HOME)" in variables["HEADRACE_JOB_SPEC"]  # as Kubernetes takes it literally
 
 
 def test_a_dry_run_prints_the_manifest_of_a_run_in_the_volume(capsys):

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from headrace.ray.cluster_env import RayConfig
 from headrace.cluster_env.messages import Backend
 from headrace.errors import ConfigError, WorkerFailed
+from headrace.ray.cluster_env import RayConfig
 from headrace.ray.connection import RayCluster
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings

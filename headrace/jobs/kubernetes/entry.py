@@ -20,18 +20,18 @@ from headrace.jobs.job_spec import JobSpec
 from headrace.ray.node import await_head
 
 RUNS = "/runs"  # mount path of the volume
-VARIABLE = "HEADRACE_ORDERS"
+VARIABLE = "HEADRACE_JOB_SPEC"
 _LOST_S = 5.0  # grace period of a pod whose Ray has ended
 
 
 def main() -> int:
     """Run the command, unless it has failed before; return its exit status."""
-    orders = JobSpec.read(os.environ[VARIABLE])
-    failed = Path(RUNS) / f".headrace-{orders.key}"
+    spec = JobSpec.read(os.environ[VARIABLE])
+    failed = Path(RUNS) / f".headrace-{spec.key}"
     if failed.exists():
         print("headrace: the command has failed, and a new cluster would not fix it", flush=True)
         return int(failed.read_text())
-    status = _run(orders)
+    status = _run(spec)
     if status != 0:
         time.sleep(_LOST_S)
         if await_head(os.environ["RAY_ADDRESS"], 1.0):  # so Ray's loss wasn't the cause
@@ -40,11 +40,11 @@ def main() -> int:
     return status
 
 
-def _run(orders: JobSpec) -> int:
-    run_dir = Path(orders.run_dir) if orders.run_dir else None
+def _run(spec: JobSpec) -> int:
+    run_dir = Path(spec.run_dir) if spec.run_dir else None
     words: list[str] = []
     try:
-        words = orders.words(run_dir, orders.key, address="auto")
+        words = spec.words(run_dir, spec.key, address="auto")
         signal.signal(
             signal.SIGTERM, lambda *_: None
         )  # Ray sends the signal to the command as well

@@ -73,8 +73,9 @@ class Kubernetes:
                 "name, or name another one with --volume-claim"
             )
 
-    def create(self, manifest: dict[str, Any]) -> None:
-        self.ask("create", "--filename=-", stdin=json.dumps(manifest))
+    def create(self, manifest: str) -> None:
+        """Create the resources of a manifest, given as YAML."""
+        self.ask("create", "--filename=-", stdin=manifest)
 
     def delete(self, name: str, say: Callable[[str], None]) -> None:
         """Delete the RayJob and all its resources; print the manual command if that fails."""

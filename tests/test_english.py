@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "headrace"
 PACKAGES = (
-    "actors", "config", "distributed", "doctor", "evaluating", "games", "launch", "processes",
-    "reporting", "rundir", "trainer", "transport",
+    "actors", "config", "distributed", "doctor", "evaluating", "games", "jobs", "launch",
+    "processes", "ray", "reporting", "rundir", "trainer", "transport",
 )  # fmt: skip
 DIALECT = [
     r"\banew\b",

@@ -1,7 +1,7 @@
-"""Starts the nodes of a Ray cluster on machines of a scheduler.
+"""Runs commands on the nodes of SLURM and Kubernetes jobs, which form a Ray cluster.
 
     headrace launch slurm -- train …        job (first node)                 every node
-      writes a batch script ── sbatch ────►  slurm/head.py ─── srun ───────►  slurm/node.py
+      renders a batch script ─ sbatch ────►  slurm/head.py ─── srun ───────►  slurm/node.py
       shows queue and output ◄── log ──────  runs the command                 ray start
       scancel at Ctrl-C                      requeues the job                 ends with its stdin
 

@@ -33,7 +33,6 @@ class JobSpec:
     start_timeout_s: float = 300.0
     requeue: bool = True
     ray: bool = True  # start Ray first; False for single-node commands
-    meet: str = ""  # a folder for the rendezvous with a remote driver, which the cluster is for; ""
     key: str = field(default_factory=lambda: secrets.token_hex(8))  # unique among jobs
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What has to be the same on every node."""
+"""Compares the versions of Python, Ray and headrace on the nodes of a job."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import platform
 
 
 def versions() -> dict[str, str]:
-    """Of Python, Ray and headrace here; "none" where one isn't installed."""
-    found = {"Python": platform.python_version()}
+    """Return the versions here; "none" for a package that isn't installed."""
+    installed = {"Python": platform.python_version()}
     for package in ("ray", "headrace"):
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "none"
-    return found
+            installed[package] = "none"
+    return installed
 
 
-def difference(wanted: dict[str, str]) -> str:
-    """How this node's versions differ from those of the head, as a sentence; "": they don't."""
+def difference(expected: dict[str, str]) -> str:
+    """Return how this node's versions differ from the first node's, as a sentence; "": equal."""
     here = versions()
-    wrong = [f"{k} {here.get(k, 'none')}, not {v}" for k, v in wanted.items() if here.get(k) != v]
+    wrong = [f"{k} {here.get(k, 'none')}, not {v}" for k, v in expected.items() if here.get(k) != v]
     if not wrong:
         return ""
     return (

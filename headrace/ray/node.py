@@ -25,6 +25,7 @@ _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _LONGEST = 40  # of the folder's name: socket paths in it are limited to 107 letters
 _WORDS = 250  # letters of each of Ray's last lines that are reported
 _RANDOM = 8  # letters that mkdtemp adds
+_STARTED = "Ray runtime started."  # printed when the head knows the node
 _LOWEST_PORT = 20_000  # above well-known ports
 _OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -51,24 +52,24 @@ class Ray:
         return variables
 
 
-def new_cluster(towards: str = "") -> Ray:
-    """A cluster whose head is to be on this machine, at a free port, with a token of its own.
+def new_cluster(towards: str, token: str) -> Ray:
+    """Return a cluster whose head is to be on this machine, at a free port.
 
     Args:
-        towards: another node, on whose network it listens; none: on the loopback interface.
+        towards: another machine, on whose network it listens; "": only on the loopback interface.
     """
     own = own_address(towards) if towards else "127.0.0.1"
-    if towards and own.startswith("127."):  # nodes of one machine: Ray won't have it loopback
+    if towards and own.startswith("127."):  # nodes of one machine: Ray refuses loopback addresses
         with contextlib.suppress(LaunchFailed):
-            own = own_address("203.0.113.1")  # stands for any other machine, and is none
-    return Ray(f"{own}:{free_port(own)}", secrets.token_hex(32), not towards)
+            own = own_address("203.0.113.1")  # an address for documentation: any other machine
+    return Ray(f"{own}:{free_port(own)}", token, not towards)
 
 
 def free_port(host: str) -> int:
-    """A port of this machine's address ``host`` at which nothing listens yet.
+    """Return a port of this machine's address ``host`` on which nothing listens.
 
-    It is below those that the system gives to connections, where there are any: Ray binds it
-    seconds later, and until then a connection of anybody's might have taken it.
+    It is below the ephemeral ports, where possible: Ray binds it seconds later, and until then
+    any connection could take an ephemeral port.
     """
     ports = range(_LOWEST_PORT, _first_of_connections())
     drawn = [_LOWEST_PORT + secrets.randbelow(len(ports)) for _ in range(100)] if ports else []
@@ -86,10 +87,10 @@ def _first_of_connections() -> int:
 
 
 def own_address(towards: str) -> str:
-    """This machine's IP address as a host sees it; no packet is sent.
+    """Return this machine's IP address as a host sees it; no packet is sent.
 
     Raises:
-        LaunchFailed: the host's name isn't known here.
+        LaunchFailed: the host's name can't be resolved here.
     """
     try:
         found = socket.getaddrinfo(towards, 9, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
@@ -101,7 +102,7 @@ def own_address(towards: str) -> str:
 
 
 def await_head(address: str, timeout_s: float) -> bool:
-    """Whether something listens at ``address`` within ``timeout_s`` seconds."""
+    """Wait until something listens at ``address``; return False after ``timeout_s`` seconds."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -112,15 +113,17 @@ def await_head(address: str, timeout_s: float) -> bool:
 
 
 class RayNode:
-    """``ray start`` on this machine; what it starts ends with the block, or with this process.
+    """Runs ``ray start`` on this machine; its processes end with the block, or with this process.
 
-    SLURM signals every process of a job at once. Ray's are to stay until a run has saved what it
-    learnt, so they are started with those signals blocked, and are killed.
+    SLURM signals every process of a job at once. Ray has to run until the command has saved, so
+    its processes start with those signals blocked, and are killed at the end.
 
     Args:
-        ray: the cluster. head: this is its first node.
-        name: of the node, as Ray is to show it. cpus, gpus: that Ray may give away.
-        label: that the name of the folder for its files has in it, which is deleted at the end.
+        ray: the cluster.
+        head: this is its first node.
+        name: name of the node in Ray.
+        cpus, gpus: resources of the node in Ray.
+        label: part of the name of the folder for Ray's files, which is deleted at the end.
     """
 
     def __init__(self, ray: Ray, head: bool, name: str, cpus: int, gpus: int, label: str) -> None:
@@ -128,7 +131,7 @@ class RayNode:
         self._label = label
         self._mark = f"{os.environ.get(MARK, 'headrace')}/{secrets.token_hex(8)}"
         self._command = [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+            *(sys.executable, "-u", "-m", "ray.scripts.scripts", "start", "--block"),
             *(f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--node-name={name}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
             f"--node-ip-address={host if head else own_address(host)}",
@@ -164,6 +167,10 @@ class RayNode:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
+
+    def is_up(self) -> bool:
+        """Return True once Ray runs and the head knows this node."""
+        return _STARTED in self._log.read_text(errors="replace")
 
     def ended(self) -> str:
         """Return the reason why Ray has ended, from its last output; "" while it runs."""

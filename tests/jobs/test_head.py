@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LaunchFailed
-from headrace.ray import node as ray_node
 from headrace.jobs.job_spec import JobSpec
-from headrace.ray.node import Ray
 from headrace.jobs.slurm import head
+from headrace.ray import node as ray_node
+from headrace.ray.node import Ray
 
 SCONTROL = """#!/bin/sh
 cd "$(dirname "$0")"

@@ -9,25 +9,25 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 import headrace as hr
-from headrace.jobs.slurm.cluster_env import SlurmBackend
 from headrace.errors import ConfigError, LaunchFailed
-from headrace.ray import node as ray_node
 from headrace.jobs.job_spec import JobSpec, steps_saved
-from headrace.ray.node import RayNode, new_cluster, own_folder
-from headrace.jobs.slurm import following, rendezvous
+from headrace.jobs.slurm import following, request
 from headrace.jobs.slurm import job as slurm_job
+from headrace.jobs.slurm.allocation import new_spec
+from headrace.jobs.slurm.cluster_env import SlurmBackend
 from headrace.jobs.slurm.following import JobFollower, LogTail, log_of
 from headrace.jobs.slurm.job import Job, script
 from headrace.jobs.slurm.node import NodeSpec
 from headrace.jobs.slurm.queue import State, _state, check_cluster
-from headrace.jobs.slurm.rendezvous import Heartbeat, HeartbeatListener, found, offered
+from headrace.jobs.slurm.request import RequestedAllocation
 from headrace.jobs.versions import difference, versions
+from headrace.ray import node as ray_node
+from headrace.ray.node import RayNode, new_cluster, own_folder
 
 
 def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
@@ -38,7 +38,7 @@ def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
     asked = {line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH")}
     assert asked >= {"--nodes=2", "--partition=gpu", "--gpus-per-node=4", "--account=x"}
     assert asked >= {"--exclusive", "--mem=0", "--requeue", "--signal=B:USR1@120", "--output=l"}
-    told = text.split("<<'ORDERS'\n")[1].removesuffix("\nORDERS\n")
+    told = text.split("<<'SPEC'\n")[1].removesuffix("\nSPEC\n")
     assert JobSpec.read(told) == orders
     subprocess.run(["sh", "-n"], input=text, text=True, check=True, timeout=10)
     part = script(Job(cpus_per_node=3, requeue=False), orders, "l")
@@ -260,11 +260,10 @@ def test_another_version_on_a_node_is_told_with_the_remedy():
 
 
 def test_a_node_that_differs_says_so_and_starts_nothing():
-    ray = new_cluster()
-    orders = NodeSpec(ray, "node1", 0, versions() | {"ray": "1.0"}, "", 5.0)
+    spec = NodeSpec("t", 0, versions() | {"ray": "1.0"}, "node1", False, "", 5.0)
     done = subprocess.run(
         [sys.executable, "-m", "headrace.jobs.slurm.node"],
-        input=orders.write() + "\n",
+        input=spec.write() + "\n",
         env=os.environ | {"SLURMD_NODENAME": "node2"},
         capture_output=True,
         text=True,
@@ -277,45 +276,16 @@ def test_a_node_that_differs_says_so_and_starts_nothing():
     assert done.returncode == 1
 
 
-def test_a_cluster_of_one_node_listens_on_the_loopback_interface_and_each_has_its_own_token():
-    one, other = new_cluster(), new_cluster()
-    assert one.address.startswith("127.0.0.1:")
-    assert one.token != other.token
-    assert len(one.token) == 64
+def test_a_cluster_of_one_node_listens_on_the_loopback_interface():
+    ray = new_cluster("", "token")
+    assert ray.address.startswith("127.0.0.1:")
+    assert ray.environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
 
 
-def test_a_meeting_place_is_its_user_s_alone_and_empty_afterwards(tmp_path):
-    ray = new_cluster()
-    assert found(tmp_path) is None
-    with offered(tmp_path, ray):
-        assert found(tmp_path) == ray
-        assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_job_hears_its_driver_s_pulse_and_when_it_stops(tmp_path):
-    listener, pulse = HeartbeatListener(tmp_path, patience_s=0.5), Heartbeat(tmp_path)
-    while not (tmp_path / "pulse").exists():
-        time.sleep(0.01)
-    assert listener.hears()
-    pulse.stop()
-    deadline = time.monotonic() + 20
-    while listener.hears():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_a_pulse_outlasts_errors_of_its_file_system(tmp_path, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_BEAT_S", 0.01)
-    folder = tmp_path / "later"
-    pulse = Heartbeat(folder)  # can't write yet
-    time.sleep(0.05)
-    folder.mkdir()
-    deadline = time.monotonic() + 20
-    while not (folder / "pulse").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    pulse.stop()
+def test_each_job_has_its_own_token():
+    one, other = (new_spec(0, "node1", False, "", 1.0).token for _ in range(2))
+    assert one != other
+    assert len(one) == 64
 
 
 def test_ray_s_folder_is_new_and_its_user_s_alone_and_short(tmp_path, monkeypatch):
@@ -337,7 +307,7 @@ def test_a_node_that_can_t_start_ray_leaves_no_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(ray_node, "_LONGEST", 1000)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(OSError), RayNode(new_cluster(), True, "n", 1, 0, "x"):
+    with pytest.raises(OSError), RayNode(new_cluster("", "token"), True, "n", 1, 0, "x"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -387,3 +357,48 @@ def test_a_place_without_ray_and_a_second_one_are_refused(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="SlurmConfig needs Ray, which is not installed"):
         opened()
+
+
+SALLOC = """#!/bin/sh
+echo "$@" > {folder}/flags
+echo "salloc: {said}"
+exec {then}
+"""
+
+
+@pytest.fixture
+def requested(tmp_path, monkeypatch):
+    """Requests nodes from a salloc that says this and then does that; what was said since."""
+    (tmp_path / "scontrol").write_text(
+        "#!/bin/sh\necho JobId=7 JobState=PENDING Reason=Resources ExitCode=0:0\n"
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(request, "cancelled", lambda job, say: say(f"cancelled {job}"))
+
+    def run(said: str, then: str, timeout_s: float, **settings) -> list[str]:
+        (tmp_path / "salloc").write_text(SALLOC.format(folder=tmp_path, said=said, then=then))
+        for name in ("scontrol", "salloc"):
+            (tmp_path / name).chmod(0o755)
+        lines: list[str] = []
+        with (
+            pytest.raises(LaunchFailed) as failed,
+            RequestedAllocation(Job(nodes=2, **settings), timeout_s, lines.append),
+        ):
+            pass
+        return [*lines, str(failed.value)]
+
+    return run
+
+
+def test_a_request_that_slurm_rejects_is_told_in_its_words(requested, tmp_path):
+    words = requested("error: Invalid account", "false", 60.0, option=("account=x y",))
+    assert words == ["salloc failed: salloc: error: Invalid account"]
+    flags = (tmp_path / "flags").read_text()
+    assert flags.startswith("--job-name=headrace --nodes=2 --ntasks-per-node=1 --exclusive --mem=0")
+    assert "--account=x y srun --nodes=2" in flags
+
+
+def test_a_request_that_waits_for_too_long_is_withdrawn(requested):
+    *said, error = requested("Pending job allocation 7", "sleep 60", 0.5)
+    assert said == ["job 7 waits in the queue (Resources)", "cancelled 7"]
+    assert error == "job 7 waited in the queue for 0.5 s (queue_timeout_s)"

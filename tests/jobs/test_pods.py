@@ -39,10 +39,19 @@ POD = """
 mkdir -p /runs && mount --bind "$VOLUME" /runs
 /bin/bash -c -- "$KUBERAY" > "$VOLUME/$(hostname).log" 2>&1 &
 """
+READY = """
+import socket, time
+while socket.socket().connect_ex(("127.0.0.1", 6379)):
+    time.sleep(0.2)
+import ray
+ray.init("auto", log_to_driver=False)
+while sum(node["Alive"] for node in ray.nodes()) < 2:
+    time.sleep(0.1)
+"""
 JOB = """
-python -m headrace.ray.ready 2 > /dev/null  # as KubeRay waits for the pods
+python -c "$READY" > /dev/null  # as KubeRay waits for the pods
 /bin/sh -c "$ENTRYPOINT"; echo "the run: $?"
-HEADRACE_ORDERS=$LOOP /bin/sh -c "$ENTRYPOINT"; echo "the loop: $?"
+HEADRACE_JOB_SPEC=$LOOP /bin/sh -c "$ENTRYPOINT"; echo "the loop: $?"
 """
 
 
@@ -98,8 +107,9 @@ def test_a_manifest_s_containers_train_and_act_on_two_hosts(pods, capsys, tmp_pa
     cluster, token = made["spec"]["rayClusterSpec"], secrets.token_hex(32)
     head, [workers] = cluster["headGroupSpec"]["template"], cluster["workerGroupSpecs"]
     others = loop["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
-    own = {"VOLUME": str(tmp_path / "volume"), "ENTRYPOINT": made["spec"]["entrypoint"]}
-    own["LOOP"] = variables_of(others, "", token)["HEADRACE_ORDERS"]
+    own = {"READY": READY, "VOLUME": str(tmp_path / "volume")}
+    own |= {"ENTRYPOINT": made["spec"]["entrypoint"]}
+    own["LOOP"] = variables_of(others, "", token)["HEADRACE_JOB_SPEC"]
 
     first = variables_of(head, "ray start --head --dashboard-host=0.0.0.0", token)
     job = pods(1, POD + JOB, first | own | {"RAY_ADDRESS": "127.0.0.1:6379"})

@@ -5,35 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import secrets
-import shutil
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
-from headrace.ray.cluster_env import RayConfig
 from headrace.cluster_env.messages import Backend, WorkerHandle, WorkerSetup
 from headrace.errors import ConfigError, LaunchFailed, WorkerFailed
-from headrace.jobs.job_spec import JobSpec
-from headrace.ray.node import Ray
-from headrace.jobs.slurm import rendezvous
 from headrace.jobs.slurm.allocation import Allocation, gpus_per_node
-from headrace.jobs.slurm.following import cancelled
-from headrace.jobs.slurm.job import LINE, NAME, OPTION, TIME, Job, script
-from headrace.jobs.slurm.node import NodeSpec
-from headrace.jobs.slurm.queue import check_cluster, states, submit
-from headrace.jobs.versions import versions
+from headrace.jobs.slurm.job import LINE, NAME, OPTION, TIME, Job, check_time
+from headrace.jobs.slurm.queue import check_cluster
+from headrace.jobs.slurm.request import RequestedAllocation
+from headrace.ray.cluster_env import RayConfig
 from headrace.ray.connection import check_installed
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
-
-_LOOK_S = 1.0
-_END_S = 15.0  # for this machine's Ray node
 
 
 @settings()
@@ -59,7 +44,7 @@ class SlurmConfig:
     job_name: Annotated[str, NAME] = "headrace"
     """Job name in squeue."""
     option: tuple[Annotated[str, OPTION], ...] = ()
-    """Further options of sbatch, as in ("account=physics",)."""
+    """Further options of salloc, as in ("account=physics",)."""
     runtime_env: dict[str, Any] = field(default_factory=dict)
     """Ray runtime environment of the workers (packages, environment variables, working
     directory)."""
@@ -96,8 +81,7 @@ class SlurmConfig:
         if SlurmBackend.entered:  # Ray keeps the first cluster's token
             raise ConfigError(
                 "SlurmConfig: only one ClusterEnv with SlurmConfig is possible per program, and "
-                "this "
-                "program already had one: start another program for the next"
+                "this program already had one: start another program for the next"
             )
         if "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
             raise ConfigError(
@@ -113,13 +97,12 @@ class SlurmBackend:
     entered = False  # this program has connected to such a cluster
 
     def __init__(self, config: SlurmConfig) -> None:
-        self._config, self._job = config, ""
         self._stack = contextlib.ExitStack()
         self._before = {k: v for k, v in os.environ.items() if k.startswith("RAY_")}
         try:
-            ray = (
-                self._use_allocation() if "SLURM_JOB_NODELIST" in os.environ else self._submit_job()
-            )
+            self._allocation = _allocation(config)
+            self._stack.enter_context(self._allocation)
+            ray = self._allocation.ray
             os.environ |= ray.environment
             SlurmBackend.entered = True
             self._ray = RayConfig(
@@ -136,65 +119,6 @@ class SlurmBackend:
                 raise WorkerFailed(f"SLURM: {error}") from error
             raise
 
-    def _use_allocation(self) -> Ray:
-        """Start Ray on the nodes of the current allocation."""
-        config, nodes = self._config, int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
-        for name, there in (("nodes", nodes), ("gpus_per_node", gpus_per_node())):
-            if (requested := getattr(config, name)) > there:
-                raise ConfigError(
-                    f"SlurmConfig: {name}={requested}, but this program runs in job "
-                    f"{os.environ.get('SLURM_JOB_ID')}, which has {there} (nearest: {there})"
-                )
-        allocation = Allocation(config.gpus_per_node, config.start_timeout_s, None)
-        return self._stack.enter_context(allocation).ray
-
-    def _submit_job(self) -> Ray:
-        """Submit a job, and start Ray on its nodes."""
-        config = self._config
-        check_cluster(config.job)
-        folder = Path(f".headrace-{secrets.token_hex(4)}").absolute()
-        folder.mkdir(mode=0o700)
-        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        self._log = folder / "job.log"
-        meet = JobSpec(
-            [], [], [], start_timeout_s=config.start_timeout_s, requeue=False, meet=str(folder)
-        )
-        self._job = submit(script(config.job, meet, str(self._log)))
-        self._stack.callback(cancelled, self._job, _say)
-        self._stack.callback(rendezvous.Heartbeat(folder).stop)
-        ray = self._await_cluster(folder)
-        self._stack.enter_context(_own_node(ray, self._job, config.start_timeout_s))
-        return ray
-
-    def _await_cluster(self, folder: Path) -> Ray:
-        deadline = time.monotonic() + self._config.queue_timeout_s
-        printed = ""
-        while True:
-            if (ray := rendezvous.found(folder)) is not None:
-                return ray
-            [state] = states(self._job)
-            if state.ended:
-                raise LaunchFailed(self._failure_reason(state.name))
-            status = state.waits if not state.nodes else "starts"
-            if status != printed:
-                _say(f"job {self._job} {status}")
-                printed = status
-            if not state.nodes and time.monotonic() > deadline:
-                limit = f"{self._config.queue_timeout_s:g} s (queue_timeout_s)"
-                raise LaunchFailed(f"job {self._job} waited in the queue for {limit}")
-            time.sleep(_LOOK_S)
-
-    def _failure_reason(self, state: str) -> str:
-        with contextlib.suppress(OSError):
-            lines = self._log.read_text(errors="replace").splitlines()
-            messages = [line for line in lines if line.startswith("headrace: ")] or lines[-1:]
-            if messages:
-                return messages[-1].removeprefix("headrace: ")
-        return (
-            f"job {self._job} has ended as {state} and printed nothing here: can its nodes write "
-            f"to {self._log.parent.parent}? Start this in a folder that all nodes share"
-        )
-
     def start(self, setup: WorkerSetup) -> WorkerHandle:
         return self._ray.start(setup)
 
@@ -202,9 +126,9 @@ class SlurmBackend:
         try:
             return self._ray.wait(nodes, timeout_s)
         except WorkerFailed as error:
-            if self._job and (ended := [one for one in states(self._job) if one.ended]):
-                why = f"job {self._job} has ended: {ended[0].name}"
-                raise WorkerFailed(f"SLURM: {why} ({error})") from error
+            job = self._allocation
+            if isinstance(job, RequestedAllocation) and (reason := job.end_reason()):
+                raise WorkerFailed(f"SLURM: job {job.job} has ended: {reason} ({error})") from error
             raise
 
     def close(self, nodes: list[Any]) -> None:
@@ -218,28 +142,20 @@ class SlurmBackend:
             os.environ |= self._before
 
 
-@contextlib.contextmanager
-def _own_node(ray: Ray, job: str, timeout_s: float) -> Iterator[None]:
-    """Run a Ray node without processors on this machine, as a driver requires, inside the block."""
-    orders = NodeSpec(ray, "", 0, versions(), "", timeout_s)
-    own = {"SLURM_JOB_ID": job, "SLURM_NODEID": "driver", "SLURM_CPUS_ON_NODE": "0"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "headrace.jobs.slurm.node"],
-        env=os.environ | own | {"SLURMD_NODENAME": socket.gethostname()},
-        stdin=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for this process
-    ) as node:
-        assert node.stdin is not None
-        node.stdin.write(orders.write() + "\n")
-        node.stdin.flush()
-        try:
-            yield
-        finally:
-            node.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                node.wait(_END_S)
-            node.kill()
+def _allocation(config: SlurmConfig) -> Allocation | RequestedAllocation:
+    """Return the allocation that this program runs in, or a new one."""
+    if "SLURM_JOB_NODELIST" not in os.environ:
+        check_time(config.job, config.start_timeout_s)
+        check_cluster(config.job)
+        return RequestedAllocation(config.job, config.queue_timeout_s, _say)
+    nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
+    for name, there in (("nodes", nodes), ("gpus_per_node", gpus_per_node())):
+        if (requested := getattr(config, name)) > there:
+            raise ConfigError(
+                f"SlurmConfig: {name}={requested}, but this program runs in job "
+                f"{os.environ.get('SLURM_JOB_ID')}, which has {there} (nearest: {there})"
+            )
+    return Allocation(config.gpus_per_node, config.start_timeout_s)
 
 
 def _say(text: str) -> None:

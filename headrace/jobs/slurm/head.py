@@ -23,7 +23,6 @@ from headrace.jobs.job_spec import JobSpec, steps_saved
 from headrace.jobs.programs import called
 from headrace.jobs.slurm.allocation import Allocation, gpus_per_node
 from headrace.jobs.slurm.queue import states
-from headrace.jobs.slurm.rendezvous import HeartbeatListener, offered
 
 _SPREAD_S = 1.0  # delay within which SLURM's signal reaches all processes of a job
 _LOOK_S = 0.1
@@ -37,13 +36,13 @@ _TOLD = (0, 130, _CUT, -signal.SIGTERM)  # exit codes of a stopped command
 class BatchScriptHead:
     """Head process on the job's first node."""
 
-    def __init__(self, orders: JobSpec) -> None:
-        self._orders, self._job = orders, _own_name(os.environ["SLURM_JOB_ID"])
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec, self._job = spec, _own_name(os.environ["SLURM_JOB_ID"])
         self._notice_at: float | None = None  # time of SLURM's signal to this process
         self._term_at: float | None = None
         self._allocation: Allocation | None = None
         self._saved = 0  # steps of the checkpoint that this start resumes from
-        self.run_dir = Path(_expanded(orders.run_dir)) if orders.run_dir else None
+        self.run_dir = Path(_expanded(spec.run_dir)) if spec.run_dir else None
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
 
@@ -55,21 +54,19 @@ class BatchScriptHead:
 
     def run(self) -> int:
         """Start Ray, run the command and clean up; return the exit status."""
-        orders = self._orders
+        spec = self._spec
         try:
             with contextlib.ExitStack() as stack:
-                if orders.ray:
+                if spec.ray:
                     self._allocation = self._nodes()
                     stack.enter_context(self._allocation)
                     where = f"{', '.join(self._allocation.hosts)} ({self._allocation.ray.address})"
                     _say(f"Ray is up on {where}")
-                code = self._meet() if orders.meet else self._command()
+                code = self._command()
                 was_told = self._was_stopped(code)
         except LaunchFailed as error:
             _say(str(error))
-            if (
-                self._stop_requested() and self._notice_at is None
-            ):  # preempted, so not a failure of the command
+            if self._stop_requested() and self._notice_at is None:  # preempted, so not a failure
                 return self._requeued()
             if self._notice_at is not None:
                 _say("the notice before the time limit came too early: raise --time-limit")
@@ -80,17 +77,15 @@ class BatchScriptHead:
         if self._notice_at is not None and self.run_dir is not None and saved <= self._saved:
             _say(
                 f"it resumed at {saved} steps and saved no later checkpoint before the notice of "
-                "the time "
-                "limit, so the job is not requeued: raise --time-limit"
+                "the time limit, so the job is not requeued: raise --time-limit"
             )
             return _CUT
         return self._requeued()
 
     def _nodes(self) -> Allocation:
         shared = self.run_dir and self.run_dir.absolute().parent
-        peer = os.environ.get("SLURM_SUBMIT_HOST", "") if self._orders.meet else ""
-        timeout_s = self._orders.start_timeout_s
-        return Allocation(gpus_per_node(), timeout_s, shared, peer, self._stop_requested)
+        timeout_s = self._spec.start_timeout_s
+        return Allocation(gpus_per_node(), timeout_s, shared, self._stop_requested)
 
     def _stop_requested(self) -> bool:
         """Return whether SLURM has signalled this process, or the nodes, to end."""
@@ -106,23 +101,12 @@ class BatchScriptHead:
             time.sleep(_LOOK_S)
         return self._stop_requested()
 
-    def _meet(self) -> int:
-        """Offer the cluster to a remote driver while its heartbeat continues."""
-        assert self._allocation is not None
-        folder = Path(self._orders.meet)
-        driver = HeartbeatListener(folder)
-        with offered(folder, self._allocation.ray):
-            while driver.hears() and not self._stop_requested():
-                self._report_ends()
-                time.sleep(1.0)
-        return 0
-
     def _command(self) -> int:
         """Run the command to its end; return its exit status, negative for a signal."""
         ray = None if self._allocation is None else self._allocation.ray
         substitutions = {"seed": os.environ.get("SLURM_ARRAY_TASK_ID", "")}
         substitutions["address"] = ray.address if ray else ""
-        words = self._orders.words(self.run_dir, f"{self._orders.key} {self._job}", **substitutions)
+        words = self._spec.words(self.run_dir, f"{self._spec.key} {self._job}", **substitutions)
         self._saved = steps_saved(self.run_dir)
         environment = ray.environment if ray else {}
         if self._stop_requested():
@@ -150,9 +134,7 @@ class BatchScriptHead:
 
     def _due(self, heard_at: float) -> float:
         """Return when to stop the command; ``heard_at``: time when nodes reported SIGTERM."""
-        if (
-            self._term_at is not None
-        ):  # SLURM also signals the command, unless only this process was signalled
+        if self._term_at is not None:  # SLURM also signals the command, or only this process
             return self._term_at + _SPREAD_S
         if self._notice_at is not None:  # signal sent to this process alone
             return self._notice_at
@@ -166,7 +148,7 @@ class BatchScriptHead:
             try:
                 if not any(one.running and one.job == self._job for one in states(self._job)):
                     return _CUT
-                if not self._orders.requeue:
+                if not self._spec.requeue:
                     _say("stopped before it was done; the job is not requeued")
                     return _CUT
                 if not why:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import os
 import re
-import shlex
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from headrace.errors import ConfigError
 from headrace.jobs.job_spec import JobSpec
+from headrace.jobs.rendering import rendered
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _OPTION = re.compile(r"[A-Za-z][\w-]*(=[^\x00-\x1f\x7f]*)?")
-_PLAIN = re.compile(r"[\w./:,=+@%*\[\]-]*", re.ASCII)  # sbatch accepts these characters unquoted
 TIME = ranges.Constraint(
     'minutes, "hours:minutes:seconds" or "days-hours", as sbatch takes them',
     lambda text: bool(_TIME.fullmatch(text)),
@@ -76,6 +75,22 @@ class Job:
                 f"time_limit={self.time_limit!r}, which is {limit_s} s (nearest: {limit_s // 2})"
             )
 
+    @property
+    def resources(self) -> list[tuple[str, str]]:
+        """Options of sbatch and salloc, as pairs of name and value; "" for those without one."""
+        is_exclusive = self.cpus_per_node is None
+        values: dict[str, object] = {
+            "partition": self.partition,
+            "time": self.time_limit,
+            "cpus-per-task": self.cpus_per_node,
+            "exclusive": "" if is_exclusive else None,
+            "mem": self.memory_per_node or ("0" if is_exclusive else None),
+            "gpus-per-node": self.gpus_per_node or None,
+        }
+        pairs = [(name, str(value)) for name, value in values.items() if value is not None]
+        options = [option.partition("=") for option in self.option]
+        return pairs + [(name, value) for name, _, value in options]
+
 
 def _seconds(time_limit: str | None) -> int | None:
     """Parse sbatch's durations: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
@@ -90,7 +105,7 @@ def _seconds(time_limit: str | None) -> int | None:
     return (((days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _check_time(job: Job, start_timeout_s: float) -> None:
+def check_time(job: Job, start_timeout_s: float) -> None:
     """Raise ConfigError for a time limit that could pass before the command runs."""
     limit_s = _seconds(job.time_limit)
     needed_s = job.stop_before_s + start_timeout_s
@@ -102,48 +117,18 @@ def _check_time(job: Job, start_timeout_s: float) -> None:
         )
 
 
-def _directive(name: str, value: Any) -> str:
-    """Return a line for sbatch, which has its own quoting, escapes and comments."""
-    if value in (None, ""):
-        return f"#SBATCH --{name}"
-    text = str(value)
-    if not _PLAIN.fullmatch(text):
-        text = '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
-    return f"#SBATCH --{name}={text}"
-
-
-def script(job: Job, orders: JobSpec, log: str) -> str:
+def script(job: Job, spec: JobSpec, log: str) -> str:
     """Return the batch script; ``log`` is the file of all output, an sbatch pattern.
 
     Raises:
         ConfigError: the time limit leaves no time for the command.
     """
-    _check_time(job, orders.start_timeout_s if orders.ray else 0.0)
-    asked: dict[str, Any] = {
-        "job-name": job.job_name,
-        "nodes": job.nodes,
-        "ntasks-per-node": 1,
-        "output": log,
-        "open-mode": "append",
-        "export": "ALL",
-        "signal": f"B:USR1@{job.stop_before_s}",
-        "requeue" if job.requeue else "no-requeue": None,
-        "partition": job.partition,
-        "time": job.time_limit,
-        "array": job.array,
-        "cpus-per-task": job.cpus_per_node,
-        "mem": job.memory_per_node,
-        "gpus-per-node": job.gpus_per_node or None,
-    }
-    if job.cpus_per_node is None:
-        asked |= {"exclusive": "", "mem": job.memory_per_node or "0"}
-    switches = ("requeue", "no-requeue")
-    options = [tuple(option.partition("=")[::2]) for option in job.option]
-    lines = [
-        _directive(name, value)
-        for name, value in [*asked.items(), *options]
-        if value is not None or name in switches
-    ]
-    program = shlex.join([sys.executable, "-m", "headrace.jobs.slurm.head"])
-    ends = f"cd {shlex.quote(os.getcwd())} || exit", f"exec {program} <<'ORDERS'"
-    return "\n".join(["#!/bin/sh", *lines, *ends, orders.write(), "ORDERS", ""])
+    check_time(job, spec.start_timeout_s if spec.ray else 0.0)
+    return rendered(
+        "slurm.sh.j2",
+        job=job,
+        log=log,
+        folder=os.getcwd(),
+        python=sys.executable,
+        spec=spec.write(),
+    )

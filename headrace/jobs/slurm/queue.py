@@ -21,6 +21,16 @@ def fields_of(line: str) -> dict[str, str]:
     return dict(re.findall(r"(\S+?)=(\S*)", line))
 
 
+def hostnames(nodelist: str) -> list[str]:
+    """Return the names of nodes in SLURM's notation, as in "node[1-2]"."""
+    return called("scontrol", "show", "hostnames", nodelist).split()
+
+
+def address_of(host: str) -> str:
+    """Return the address by which SLURM reaches a node."""
+    return fields_of(called("scontrol", "-o", "show", "node", host)).get("NodeAddr", host)
+
+
 @dataclass(frozen=True)
 class State:
     """State of a job, or of one of an array."""

@@ -105,7 +105,7 @@ def test_who_comes_last_waits_for_nobody_and_the_others_for_its_delay():
 
 @pytest.mark.serial
 def test_each_learners_four_times_add_up_although_one_sleeps():
-    iterations, agreed = run_learners(2, lambda group: sleepy(group, [0.0, 0.1]))[0]
+    iterations, agreed = run_learners(2, lambda group: sleepy(group, [0.0, 0.5]))[0]
     for one in iterations:
         line = one.line()
         assert sum(line[name] for name in TIMES) == pytest.approx(line["t_iter"], rel=0.2)

@@ -133,7 +133,8 @@ class AgentRows:
         if self._left > 0:
             self._checks[i].check_reset((obs, info))
         self._show(i, obs, info)
-        self._record(i, 0.0, False, False)
+        self.reward[i], self._complete[i] = 0.0, True
+        self._terminated[i] = self._truncated[i] = False
 
     def move(self, i: int, obs: Any, reward: Any, ends: tuple[bool, bool], info: Any) -> None:
         """Record the result of agent ``i``'s action.
@@ -145,15 +146,13 @@ class AgentRows:
         if self._left > 0 and obs is not REPEAT_LAST:
             self._checks[i].check_step((obs, reward, *ends, info))
         self._show(i, obs, info)
-        self._record(i, float(np.asarray(reward).item()), *ends)
+        self.reward[i], self._complete[i] = float(np.asarray(reward).item()), True
+        self._terminated[i], self._truncated[i] = ends
 
     def leave_out(self, i: int) -> None:
         """Mark agent ``i`` as absent: a second end right after an end means absence."""
-        self._record(i, 0.0, True, False)
-
-    def _record(self, i: int, reward: float, terminated: bool, truncated: bool) -> None:
-        self.reward[i], self._complete[i] = reward, True
-        self._terminated[i], self._truncated[i] = terminated, truncated
+        self.reward[i], self._complete[i] = 0.0, True
+        self._terminated[i], self._truncated[i] = True, False
 
     def begin_step(self) -> None:
         """Mark the steps of all agents of a turn-based game as incomplete."""

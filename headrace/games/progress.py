@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv
 
-from headrace.games.vector import absent_in, agents_of, games_over
+from headrace.games.vector import absent_in, agents_of, in_turns
 
 
 class GameProgress:
@@ -24,17 +23,18 @@ class GameProgress:
         over: ``[G]`` bool, finished games that have not restarted.
     """
 
-    def __init__(self, games: VectorEnv) -> None:
-        self._games = games
+    def __init__(self, games: Any) -> None:
+        self._games, self._in_turns = games, in_turns(games)
         num_agents = len(agents_of(games)) or 1
         self.totals = np.zeros((games.num_envs // num_agents, num_agents))
+        self._flat_totals = self.totals.reshape(-1)  # a view
         self.reset({})
 
     def reset(self, infos: dict[str, Any]) -> None:
         """Begin all games; ``infos``: those of the games' reset."""
         count = self._games.num_envs
         self.gone, self.first = absent_in(infos, count), np.ones(count, bool)
-        self.reward, self.over = np.zeros(count), games_over(self._games, self.gone)
+        self.reward, self.over = np.zeros(count), self._games_over()
         self.totals[:] = 0.0
 
     def record(self, done: Any, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
@@ -51,10 +51,17 @@ class GameProgress:
         self.first[done] = self.gone[done]
         self.gone[done] = ended
         self.reward[done] = np.where(self.first[done], 0.0, reward)
-        self.totals[self.over] = 0.0
-        self.totals.reshape(-1)[done] += self.reward[done]
-        before, self.over = self.over, games_over(self._games, self.gone)
+        if self.over.any():
+            self.totals[self.over] = 0.0
+        self._flat_totals[done] += self.reward[done]
+        before, self.over = self.over, self._games_over()
         return self.over & ~before
+
+    def _games_over(self) -> np.ndarray:
+        """Return :func:`headrace.games.vector.games_over` without looking up agents again."""
+        if self._in_turns:
+            return self._games.over
+        return self.gone.reshape(self.totals.shape).all(1)
 
     def restart(self, games: np.ndarray) -> None:
         """Begin finished games ``[G]`` bool again, before their first step."""

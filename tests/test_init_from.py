@@ -11,6 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
+from headrace.api import resume_config
 from headrace.errors import CheckpointError, ConfigError
 
 
@@ -81,13 +82,13 @@ def test_weights_and_statistics_are_the_other_runs_at_the_start_and_all_else_is_
 def test_a_run_that_began_so_resumes_with_its_own_weights(run, first):
     config = run("second", init_from=first, total_steps=128)
     list(hr.Trainer(config, notify=str))
-    again = hr.api.resume_config(config.run_dir, total_steps=128)
+    again = resume_config(config.run_dir, total_steps=128)
     assert again.init_from is None
     trainer = hr.Trainer(again, notify=str)
     own = hr.load(config.run_dir).state_dict()
     assert all(torch.equal(v, own[k]) for k, v in trainer.policy.state_dict().items())
     with pytest.raises(ConfigError, match=r"init_from=.* must be None with resume"):
-        hr.api.resume_config(config.run_dir, init_from=first)
+        resume_config(config.run_dir, init_from=first)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import headrace as hr
+from headrace.api import resume_config
 from headrace.errors import CheckpointError
 from headrace.rundir import atomic_files, checkpoint
 from headrace.rundir.files import append, read_jsonl
@@ -142,7 +143,7 @@ def test_a_last_checkpoint_that_is_not_saved_ends_the_run_with_a_sentence(tiny, 
     saved = int(checkpoint.find(run_dir).name[5:])
     assert f"step_{saved}" in str(error.value)
     assert 0 < saved < 640
-    trainer, _ = train(hr.api.resume_config(run_dir), {})
+    trainer, _ = train(resume_config(run_dir), {})
     assert trainer.env_steps >= 640
 
 
@@ -152,7 +153,7 @@ def test_a_removed_directory_is_told_and_the_last_checkpoint_makes_it_anew(tiny,
     assert sum("saving a checkpoint failed" in line for line in told) == 1
     assert "the folder was removed or renamed" in " ".join(told)
     assert checkpoint.find(tmp_path / "run").name == f"step_{trainer.env_steps}"
-    resumed, _ = train(hr.api.resume_config(tmp_path / "run", total_steps=1280), {})
+    resumed, _ = train(resume_config(tmp_path / "run", total_steps=1280), {})
     assert resumed.env_steps >= 1280
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 import headrace as hr
+from headrace.rundir import run_progress
+from headrace.rundir.episodes import Episodes
+from headrace.rundir.league_run import league_metrics
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.rundir.run_progress import Progress, RunProgress
 from headrace.transport.queue import Header
@@ -15,18 +20,19 @@ ONE_MS = 1_000_000
 def plan_of(config, first_s=0.003):
     """What the summary says after two updates of two rollouts, 100 steps and 20 ms each."""
     progress = Progress()
-    tally = RunProgress(progress, config, 0, 0.0)
-    tally._first_time, tally._last_time = 0.0, 0.0
-    for learn_s in (first_s, 0.003):
-        meter = MetricAccumulator()
-        for actor in range(2):
-            meter.rollout(Header(actor, 0, 0, 100, 0, 20 * ONE_MS, 5 * ONE_MS))
-        meter.learn_s, meter.publish_s, meter.comm_s, meter.wait_s = learn_s, 0.001, 0.001, 9.0
-        progress.env_steps += meter.env_steps
-        tally.add(meter)
-    tally._first_steps, tally._last_steps = 0, 400
-    tally._first_time, tally._last_time = 0.0, 0.05
-    return tally.summary()["plan"]
+    with mock.patch.object(run_progress.time, "monotonic", return_value=1.0) as clock:
+        tally = RunProgress(progress, config, 0, 0.0)
+        for learn_s in (first_s, 0.003):
+            meter = MetricAccumulator()
+            for actor in range(2):
+                meter.rollout(Header(actor, 0, 0, 100, 0, 20 * ONE_MS, 5 * ONE_MS))
+            meter.learn_s, meter.publish_s, meter.comm_s, meter.wait_s = learn_s, 0.001, 0.001, 9.0
+            progress.env_steps += meter.env_steps
+            tally.add(meter)
+        clock.return_value += 0.025  # in which the second update took 200 steps
+        others = {"learning_rate": 0.1, "eval_return": None, **league_metrics(None)}
+        tally.result(Episodes(), restarts=0, **others)
+        return tally.summary()["plan"]
 
 
 SETTINGS = {"num_actors": 2, "envs_per_actor": 10, "fragment_length": 10}

@@ -9,6 +9,7 @@ import torch
 
 import headrace as hr
 import headrace.evaluating.evaluator
+from headrace.api import resume_config
 from headrace.evaluation import Evaluation
 from headrace.rundir import checkpoint
 from headrace.rundir.files import read_jsonl
@@ -66,7 +67,7 @@ def test_best_is_there_before_the_first_checkpoint(evaluated):
 def test_a_resumed_run_keeps_a_best_that_is_not_beaten(evaluated):
     trainer, played = evaluated([4.0])
     settings = {"total_steps": 10**6, "eval_interval": 64, "log_interval_s": 0.0}
-    again = hr.api.resume_config(trainer.run_dir, **settings)
+    again = resume_config(trainer.run_dir, **settings)
     _, later = evaluated([3.0], again)
     assert is_best(trainer, played[0])
     _, later = evaluated([6.0], again)

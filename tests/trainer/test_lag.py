@@ -22,6 +22,7 @@ from headrace.learner.learner import Learner
 from headrace.learner.staleness import LagCounter
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.league_run import league_metrics
+from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.rundir.run_progress import Progress, RunProgress
 from tests.algos.test_replay import marked
 
@@ -118,7 +119,9 @@ def test_a_straggler_is_dropped_and_counted_and_the_run_goes_on(tiny, finish, tm
 def test_where_most_is_dropped_the_run_says_so(tiny):
     tally = RunProgress(Progress(), tiny(), 0, 0.0)
     known = {"learning_rate": 0.1, "eval_return": None, **league_metrics(None)}
-    tally._total.count(dropped=3, num_rollouts=2)
+    meter = MetricAccumulator()
+    meter.count(dropped=3, num_rollouts=2)
+    tally.add(meter)
     with pytest.warns(UserWarning, match="most rollouts are dropped.*max_lag"):
         tally.result(Episodes(), restarts=0, **known)
 

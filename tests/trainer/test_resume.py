@@ -12,8 +12,10 @@ import safetensors.torch
 import torch
 
 import headrace as hr
+from headrace.api import resume_config
 from headrace.rundir import checkpoint
 from headrace.rundir.files import read_jsonl
+from headrace.trainer import batch_collector
 
 # Run with the algorithm and the transport; dies in the middle, some updates after a checkpoint.
 KILLED = """
@@ -69,7 +71,7 @@ def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
     saved = hr.load(tmp_path / "run")
     died_at = read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]["env_steps"]
     assert int(checkpoint.find(tmp_path / "run").name[5:]) < died_at
-    resumed, _ = finish(hr.api.resume_config(tmp_path / "run"))
+    resumed, _ = finish(resume_config(tmp_path / "run"))
     whole, results = finish(deterministic(eval(algo), transport, run_dir=str(tmp_path / "whole")))
     assert whole.env_steps >= 1400
     assert whole.updates > 15
@@ -84,7 +86,7 @@ def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
 
 def test_resume_of_an_asynchronous_run_continues_every_counter(tiny, finish):
     first, before = finish(tiny(algo=hr.APPO(epochs=1, minibatches=1), num_actors=2))
-    config = hr.api.resume_config(first.run_dir, total_steps=1280, log_interval_s=0.0)
+    config = resume_config(first.run_dir, total_steps=1280, log_interval_s=0.0)
     second, after = finish(config)
     assert after[0].updates == before[-1].updates + 1
     assert before[-1].env_steps < after[0].env_steps <= before[-1].env_steps + 128
@@ -94,19 +96,30 @@ def test_resume_of_an_asynchronous_run_continues_every_counter(tiny, finish):
     assert checkpoint.find(second.run_dir).name == f"step_{second.env_steps}"
 
 
-def environments(config) -> tuple[hr.Trainer, set[float]]:
-    """Trains to the end; also what its environments called themselves at the first update."""
-    seen: set[float] = set()
+def environments(config, monkeypatch) -> tuple[hr.Trainer, set[float]]:
+    """Trains to the end; also what the environments of the first batch called themselves."""
+    seen: list[set[float]] = []
+    gather = batch_collector.gather
+
+    def noted(*args, **kwargs):
+        batch = gather(*args, **kwargs)
+        seen.append(set(batch.obs[..., 0].flatten().tolist()))
+        return batch
+
+    monkeypatch.setattr(batch_collector, "gather", noted)
     with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
-        for _ in trainer:
-            seen = seen or set(trainer.source._actors[0]._collector._row[:, 0].tolist())
-    return trainer, seen
+        list(trainer)
+    monkeypatch.undo()
+    return trainer, seen[0]
 
 
-def test_a_finished_deterministic_run_meets_new_environments_when_it_is_continued(tiny):
+def test_a_finished_deterministic_run_meets_new_environments_when_it_is_continued(
+    tiny, monkeypatch
+):
     config = tiny(deterministic=True, transport="serial", env="worlds:CountingEnv")
-    first, before = environments(config)
-    _, after = environments(hr.api.resume_config(first.run_dir, total_steps=1280))
+    first, before = environments(config, monkeypatch)
+    resumed = resume_config(first.run_dir, total_steps=1280)
+    _, after = environments(resumed, monkeypatch)
     assert len(before) == len(after) == 8
     assert before.isdisjoint(after)
 
@@ -178,7 +191,7 @@ def test_a_line_of_metrics_cut_by_a_crash_is_dropped_on_resume(tiny, finish):
     trainer, results = finish(tiny(transport="serial"))
     file = trainer.run_dir / "metrics.jsonl"
     file.write_text(file.read_text() + '{"env_steps": 7')
-    finish(hr.api.resume_config(trainer.run_dir, total_steps=1280))
+    finish(resume_config(trainer.run_dir, total_steps=1280))
     steps = [line["env_steps"] for line in read_jsonl(file)]
     assert steps[: len(results)] == [r.env_steps for r in results]
     assert steps == sorted(set(steps))

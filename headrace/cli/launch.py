@@ -137,7 +137,7 @@ def slurm(argv: list[str]) -> int:
         LaunchFailed: SLURM rejected the job, or doesn't answer.
     """
     flags, words = _divided(argv)
-    job, ways = parsed("headrace launch slurm", flags, _SLURM, Job, SubmitOptions)
+    job, options = parsed("headrace launch slurm", flags, _SLURM, Job, SubmitOptions)
     command = command_of(words, sys.executable, job.nodes > 1, job.array is not None)
     if set(command.run_dir or "") & set("%\\"):
         raise ConfigError(
@@ -155,7 +155,7 @@ def slurm(argv: list[str]) -> int:
     run_dir = stem if command.trains else ""
     spec = JobSpec(*command[:3], run_dir, job.start_timeout_s, job.requeue, ray=ray)
     text = script(job, spec, log)
-    if ways.dry_run:
+    if options.dry_run:
         print(text, end="")
         return 0
     if ray:
@@ -165,7 +165,7 @@ def slurm(argv: list[str]) -> int:
     before = {} if "%" in log else {Path(log): LogTail(Path(log))}
     number = submit(text)
     _say(f"job {number} is submitted; its output is in {log_of(log, number)}")
-    if ways.detach:
+    if options.detach:
         _say(f"`scancel {number}` ends it, `squeue --job {number}` shows it")
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a lost terminal changes nothing
@@ -191,42 +191,27 @@ def k8s(argv: list[str]) -> int:
         LaunchFailed: the cluster rejected the job, doesn't answer, or can't start a pod.
     """
     flags, words = _divided(argv)
-    job, ways = parsed("headrace launch k8s", flags, _K8S, KubernetesJob, SubmitOptions)
-    on_cluster = job.nodes > 1 or job.max_nodes is not None
-    command = command_of(words, "python", on_cluster, has_seeds=False, sees_runs=False)
-    if not command.grows and (job.max_nodes or 0) > job.nodes:
-        raise ConfigError(
-            f"k8s: max_nodes={job.max_nodes} must be left out with nodes={job.nodes}, whose cores "
-            "the actors share, unless --num-actors asks for more actors than those cores and "
-            "--min-actors lets some of them wait for others"
-        )
+    job, options = parsed("headrace launch k8s", flags, _K8S, KubernetesJob, SubmitOptions)
     name = f"{job.job_name}-{secrets.token_hex(3)}"
-    run_dir = os.path.join(RUNS, command.run_dir or name) if command.trains else ""
-    if run_dir and not os.path.normpath(run_dir).startswith(f"{RUNS}/"):
-        raise ConfigError(
-            f"run_dir={command.run_dir!r} must be in {RUNS}, where the volume is (nearest: "
-            f"{RUNS}/{os.path.basename(os.path.normpath(run_dir))})"
-        )
-    spec = JobSpec(*command[:3], run_dir)
+    spec = _pod_spec(job, words, name)
     check_installed("headrace launch k8s")
     made = manifest(job, spec, name, importlib.metadata.version("ray"))
-    if ways.dry_run:
+    if options.dry_run:
         print(made, end="")
         return 0
     cluster = Kubernetes(job.namespace)
     cluster.check(job.volume_claim)
-    made_it = f"rayjob {name} is made; its run is in {run_dir or RUNS} of {job.volume_claim}"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         cluster.create(made)
-    except (LaunchFailed, KeyboardInterrupt):  # perhaps it is made all the same
+    except (LaunchFailed, KeyboardInterrupt):  # it may have been created all the same
         cluster.delete(name, _say)
         raise
-    if ways.detach:
+    _say(f"rayjob {name} is made; its run is in {spec.run_dir or RUNS} of {job.volume_claim}")
+    if options.detach:
         show, end = (cluster.by_hand(word, "rayjob", name) for word in ("get", "delete"))
-        _say(f"{made_it}\nheadrace: {end} ends it, {show} shows it")
+        _say(f"{end} ends it, {show} shows it")
         return 0
-    _say(made_it)
     try:
         status = cluster.follow(name, _say)
     except Hopeless:
@@ -236,6 +221,29 @@ def k8s(argv: list[str]) -> int:
         status = STATUS
     cluster.delete(name, _say)
     return status
+
+
+def _pod_spec(job: KubernetesJob, words: list[str], name: str) -> JobSpec:
+    """Return the specification of the command of a RayJob of this name.
+
+    Raises:
+        ConfigError: the settings are invalid, or don't fit the job.
+    """
+    on_cluster = job.nodes > 1 or job.max_nodes is not None
+    command = command_of(words, "python", on_cluster, has_seeds=False, sees_runs=False)
+    if not command.grows and (job.max_nodes or 0) > job.nodes:
+        raise ConfigError(
+            f"k8s: max_nodes={job.max_nodes} must be left out with nodes={job.nodes}, whose cores "
+            "the actors share, unless --num-actors asks for more actors than those cores and "
+            "--min-actors lets some of them wait for others"
+        )
+    run_dir = os.path.join(RUNS, command.run_dir or name) if command.trains else ""
+    if run_dir and not os.path.normpath(run_dir).startswith(f"{RUNS}/"):
+        raise ConfigError(
+            f"run_dir={command.run_dir!r} must be in {RUNS}, where the volume is (nearest: "
+            f"{RUNS}/{os.path.basename(os.path.normpath(run_dir))})"
+        )
+    return JobSpec(*command[:3], run_dir)
 
 
 def _divided(argv: list[str]) -> tuple[list[str], list[str]]:

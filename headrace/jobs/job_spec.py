@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import LaunchFailed
+from headrace.rundir import lock
 
 _STEP = re.compile(r"step_(\d+)(-\d+)?")
-_LOCK = "lock"  # suffix of a run directory's mark file
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _is_used(run_dir: Path) -> bool:
 def _is_held(run_dir: Path) -> bool:
     """Return whether another process trains there and holds the directory's lock."""
     with contextlib.suppress(OSError):  # no lock, or a file system without locks
-        descriptor = os.open(run_dir / _LOCK, os.O_RDONLY)
+        descriptor = os.open(run_dir / lock.NAME, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+
+import psutil
 
 from headrace.config import Config
 from headrace.distributed.ranks import Rendezvous
@@ -36,7 +36,6 @@ from headrace.ray.process import (
 from headrace.ray.store import RayStore, store_class
 
 _RECEIVE_S = 1.0  # longest wait of a call for messages
-_SIOCGIFADDR = 0x8915
 
 
 class RemoteLearner:
@@ -101,15 +100,10 @@ def run(
 
 
 def _interface(address: str) -> str | None:
-    """Return the network interface with this IPv4 address; None if unknown."""
-    with contextlib.suppress(OSError, ImportError), socket.socket(type=socket.SOCK_DGRAM) as one:
-        from fcntl import ioctl  # where there is one
-
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # no address
-                request = struct.pack("256s", name.encode()[:15])
-                if socket.inet_ntoa(ioctl(one, _SIOCGIFADDR, request)[20:24]) == address:
-                    return name
+    """Return the network interface with this address; None if unknown."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == address for one in addresses):
+            return name
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.games.vector import absent_in, agents_of, in_turns
+from headrace.games.vector import absent_in, agents_of, games_over
 
 
 class GameProgress:
@@ -24,7 +24,7 @@ class GameProgress:
     """
 
     def __init__(self, games: Any) -> None:
-        self._games, self._in_turns = games, in_turns(games)
+        self._games = games
         num_agents = len(agents_of(games)) or 1
         self.totals = np.zeros((games.num_envs // num_agents, num_agents))
         self._flat_totals = self.totals.reshape(-1)  # a view
@@ -34,7 +34,8 @@ class GameProgress:
         """Begin all games; ``infos``: those of the games' reset."""
         count = self._games.num_envs
         self.gone, self.first = absent_in(infos, count), np.ones(count, bool)
-        self.reward, self.over = np.zeros(count), self._games_over()
+        self.reward = np.zeros(count)
+        self.over = games_over(self._games, self.gone.reshape(self.totals.shape))
         self.totals[:] = 0.0
 
     def record(self, done: Any, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
@@ -54,14 +55,9 @@ class GameProgress:
         if self.over.any():
             self.totals[self.over] = 0.0
         self._flat_totals[done] += self.reward[done]
-        before, self.over = self.over, self._games_over()
+        before = self.over
+        self.over = games_over(self._games, self.gone.reshape(self.totals.shape))
         return self.over & ~before
-
-    def _games_over(self) -> np.ndarray:
-        """Return :func:`headrace.games.vector.games_over` without looking up agents again."""
-        if self._in_turns:
-            return self._games.over
-        return self.gone.reshape(self.totals.shape).all(1)
 
     def restart(self, games: np.ndarray) -> None:
         """Begin finished games ``[G]`` bool again, before their first step."""

@@ -203,12 +203,15 @@ def in_turns(envs: Any) -> TypeGuard[GameVector]:
     return isinstance(envs, GameVector) and envs.in_turns
 
 
-def games_over(games: VectorEnv, gone: np.ndarray) -> np.ndarray:
-    """Return which games or single-agent environments are over, ``[G]`` bool.
+def games_over(games: Any, gone: np.ndarray) -> np.ndarray:
+    """Return which games are over, ``[G]`` bool.
 
-    A simultaneous game is over when all its columns are ``gone``. In turn-based games agents
-    without a turn so far are gone as well and may still join, so the game's own flag is used.
+    A simultaneous game is over when all its agents are gone. In turn-based games agents without a
+    turn so far are gone as well and may still join, so the game's own flag is used.
+
+    Args:
+        games: a vector environment of games.
+        gone: ``[G, n]`` bool, agents that have ended or are absent.
     """
-    if in_turns(games):
-        return games.over
-    return np.asarray(gone.reshape(-1, len(agents_of(games)) or 1).all(1))
+    over: np.ndarray = games.over if in_turns(games) else gone.all(1)
+    return over

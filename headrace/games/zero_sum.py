@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from headrace.errors import EnvironmentFault
-from headrace.games.vector import absent_in, agents_of, in_turns
+from headrace.games.progress import GameProgress
+from headrace.games.vector import agents_of, in_turns
 
 _SLACK = 1e-5  # relative to the largest reward, for sums of float32
 
@@ -64,26 +65,25 @@ class ZeroSum(VectorWrapper):
 
     def __init__(self, games: VectorEnv, name: str) -> None:
         super().__init__(games)
-        self.agents = agents_of(games)
-        self._name, self._shape = name, (games.num_envs // len(self.agents), len(self.agents))
+        self.agents, self._name, self._progress = agents_of(games), name, GameProgress(games)
 
     def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
         """Begin all games."""
         obs, infos = self.env.reset(**how)
-        self._gone = absent_in(infos, self.num_envs)
-        self._steps = np.zeros(self._shape[0], int)
+        self._progress.reset(infos)
+        self._steps = np.zeros(len(self._progress.over), int)
         return obs, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every game."""
         returned = self.env.step(actions)
         _, reward, terminated, truncated, _ = returned
-        begins = self._gone.reshape(self._shape).all(1)
-        real = np.where(self._gone, 0.0, reward).reshape(self._shape)
-        self._gone = np.logical_or(terminated, truncated)
-        self._steps = np.where(begins, 0, self._steps + 1)
-        if len(wrong := np.flatnonzero(_is_off(real))):
+        progress, restarts = self._progress, self._progress.over
+        progress.record(slice(None), reward, np.logical_or(terminated, truncated))
+        self._steps = np.where(restarts, 0, self._steps + 1)
+        rewards = progress.reward.reshape(progress.totals.shape)
+        if len(wrong := np.flatnonzero(_is_off(rewards))):
             game = int(wrong[0])
             quantity = f"the rewards at step {self._steps[game]} of game {game}"
-            raise _fault(self._name, quantity, self.agents, real[game])
+            raise _fault(self._name, quantity, self.agents, rewards[game])
         return returned

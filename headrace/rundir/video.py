@@ -17,7 +17,7 @@ from headrace.envs.names import env_name
 from headrace.errors import ConfigError
 from headrace.evaluation import drawing, played
 from headrace.extras import needs
-from headrace.games.vector import games_over
+from headrace.games.vector import agents_of, games_over
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import torch_threads
 from headrace.rundir.atomic_files import checkpoint_errors
@@ -80,7 +80,8 @@ def record_video(
         moments = played(policy, envs, seed, deterministic)
         for count, moment in enumerate(moments, start=1):
             video.append_data(_picture(envs, moment.obs))
-            if games_over(envs, moment.ends).all() or count == _MAX_FRAMES:
+            gone = moment.ends.reshape(-1, len(agents_of(envs)) or 1)
+            if games_over(envs, gone).all() or count == _MAX_FRAMES:
                 break
     return path
 

@@ -1,8 +1,8 @@
-"""Algorithms: a file each, with a frozen dataclass of hyperparameters and a ``loss()``.
+"""Algorithms, one file each: a frozen dataclass of hyperparameters with a loss.
 
-The file's name is the algorithm's on the command line, and in capitals that of the class:
-``ppo.py`` defines ``PPO``, which is ``headrace.PPO`` too. There is no other list of them. Files are
-imported on first use, so that naming the algorithms costs nothing. Installed packages register
+The name of the file is the name on the command line and, in capitals, the name of the class:
+``ppo.py`` defines ``PPO``, which is also ``headrace.PPO``. There is no other list of them. Files
+are imported on first use, so listing the algorithms is cheap. Installed packages register
 algorithms as entry points in the group ``headrace.algorithms``.
 """
 
@@ -29,7 +29,7 @@ NAMES = [file.name for file in pkgutil.iter_modules(__path__) if file.name not i
 
 
 def installed() -> dict[str, importlib.metadata.EntryPoint]:
-    """The algorithms of installed packages by their command-line names; none is imported."""
+    """Return the algorithms of installed packages by their names, without importing them."""
     offered = importlib.metadata.entry_points(group="headrace.algorithms")
     return {point.name: point for point in offered if point.name not in NAMES}
 

@@ -29,7 +29,7 @@ class A2C(Hyperparameters):
     lam: float = 0.95
 
     def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> LossTerms:
-        """``-log pi * A`` with A from GAE."""
+        """Return the terms of ``-log pi * A`` with A from GAE."""
         stream = batch.stream(outputs.value.detach())
         advantage, target = gae(*stream, gamma=self.gamma, lam=self.lam)
         advantage = by_task(outputs.popart, advantage)

@@ -1,4 +1,4 @@
-"""APPO: IMPALA's machine with PPO's clipped surrogate."""
+"""APPO: PPO's clipped surrogate with IMPALA's asynchronous actors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.types import ActorCritic, Batch, Fresh, Group, State
 from headrace.validation import ranges
 from headrace.validation.fields import settings
 
-_MAX_LOG_RATIO = 20.0  # of a weight that has no other bound: exp of 89 is infinite in float32
+_MAX_LOG_RATIO = 20.0  # bound of unclipped weights: exp(89) is infinite in float32
 
 
 @settings()
@@ -26,40 +26,40 @@ _MAX_LOG_RATIO = 20.0  # of a weight that has no other bound: exp of 89 is infin
 class APPO(common.Hyperparameters):
     """Asynchronous PPO: clipped surrogate (Schulman 2017) on rollouts of slightly older policies.
 
-    V-trace's advantage (Espeholt et al. 2018) is ``r + gamma v' - V`` without the factor rho: the
-    clipped ratio carries it.
+    V-trace's advantage (Espeholt et al. 2018) is ``r + gamma v' - V`` without the factor rho,
+    because the clipped ratio includes it.
     """
 
     max_lag: Annotated[int, ranges.LAG_OF_1] = 1
-    """How many updates a rollout may lag behind the learner when it is learnt from: at most
-    max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped."""
+    """Largest policy lag of a rollout, in updates, when the learner trains on it. Rollouts of at
+    most max_lag + 1 updates are in flight; older ones are dropped."""
     learning_rate: float = 7e-4
     epochs: Annotated[int, ranges.COUNT] = 6
     """Passes over each batch."""
     minibatches: Annotated[int, ranges.SIZE] = 16
     """Random parts into which each pass is split, one optimiser step each."""
     off_policy: Literal["vtrace", "gae"] = "vtrace"
-    """Targets by V-trace, or by GAE as if the rollouts were the learner's own: under a lag of an
-    update or two their bias costs less than what V-trace's shrinking trace forgets."""
+    """Compute targets by V-trace, or by GAE as if rollouts were on-policy. With a lag of one or two
+    updates the bias of GAE is often smaller than the loss from V-trace's shorter traces."""
     clip: Annotated[float, ranges.ABOVE_0] = 0.2
-    """The ratio is clipped to [1 - clip, 1 + clip] in the surrogate."""
+    """Clip the ratio to [1 - clip, 1 + clip] in the surrogate."""
     clip_around: Literal["behaviour", "learner"] = "behaviour"
-    """The ratio is pi/mu; or pi over the learner's policy before the update, and its ratio to mu
-    weights the advantage (decoupled clipping, Hilton et al. 2022)."""
+    """Denominator of the clipped ratio: the behaviour policy mu, or the learner's policy before the
+    update, whose ratio to mu weights the advantage (decoupled clipping, Hilton et al. 2022)."""
     rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
     c_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the ratio in the trace coefficients: speed of contraction."""
     pg_rho_bar: Annotated[float | None, ranges.ABOVE_0_OR_INF] = None
-    """Weight advantages with the ratio before the update, clipped to this; None: the surrogate's
-    own ratio is all, or with clip_around=learner, where the weight is needed, it isn't clipped."""
+    """Weight advantages with the ratio before the update, clipped to this. None: no weight, or an
+    unclipped one with clip_around=learner, which needs it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         common.check_clipping(self.rho_bar, self.c_bar)
 
     def init(self, policy: ActorCritic) -> State:
-        """The generator that shuffles; moments of advantages where a batch is used whole."""
+        """Create the generator for shuffling, and moments of advantages for whole batches."""
         state: State = {"generator": new_generator()}
         return state if self._is_split else state | common.running_advantage(self)
 
@@ -70,7 +70,7 @@ class APPO(common.Hyperparameters):
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
-        """The batch as it is, or with targets computed once and then shuffled as PPO does."""
+        """Yield the whole batch, or minibatches with targets that are computed once, as in PPO."""
         batch = fresh()
         if not self._is_split:
             yield batch  # its targets come from the same forward pass as its loss
@@ -80,7 +80,7 @@ class APPO(common.Hyperparameters):
 
     @torch.no_grad()
     def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:
-        """``advantage`` and ``vs``, and the ``weight`` and ``log_prob`` before the update."""
+        """Compute ``advantage`` and ``vs``, and ``weight`` and ``log_prob`` before the update."""
         stream = batch.stream(outputs.value)
         settings: dict[str, Any] = {"gamma": self.gamma, "lam": self.lam}
         log_ratio = outputs.log_prob - batch.log_prob
@@ -98,7 +98,7 @@ class APPO(common.Hyperparameters):
         return targets
 
     def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
-        """Clipped surrogate on the batch's targets, or on those of this forward pass."""
+        """Return the clipped surrogate, with the batch's targets or those of this forward pass."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
         if "weight" in targets:

@@ -1,4 +1,4 @@
-"""What all algorithms share: hyperparameters that each has, and the value and entropy terms."""
+"""Shared parts of all algorithms: common hyperparameters, and value and entropy losses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, Stat
 from headrace.validation import ranges
 from headrace.validation.fields import check_arguments, check_fields, settings
 
-_SHARE = 0.1  # of the newest batch in running moments
+_SHARE = 0.1  # weight of the newest batch in running moments
 
 
 class Span(NamedTuple):
-    """Of a size: the best, and how far from it an algorithm was seen to learn."""
+    """Range of a size in which an algorithm trained well in our benchmarks, and the best value."""
 
     least: int
     best: int
@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 
 class LearnsAt(NamedTuple):
-    """What settings that are "auto" are chosen from, whatever the machine; of all learners."""
+    """Ranges from which ``auto`` sizes are chosen on any machine; totals of all learners."""
 
     num_envs: Span
     fragment_length: Span
@@ -40,7 +40,7 @@ class LearnsAt(NamedTuple):
 @settings()
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What every algorithm is: fields that learner and optimiser read, and what it does."""
+    """Base class of algorithms: the hyperparameters of learner and optimiser, and their methods."""
 
     USAGE: ClassVar[str] = (
         "an algorithm takes hyperparameters by name, and the network follows from the spaces; "
@@ -68,28 +68,28 @@ class Hyperparameters:
     max_grad_norm: Annotated[float, ranges.ABOVE_0_OR_INF] = 0.5
     """Global norm to which the mean gradient is clipped; inf switches clipping off."""
     reward_transform: Literal["none", "abs_one", "soft_asymmetric"] = "none"
-    """Of every reward before learning; reported returns are as they were. abs_one: clip to
-    [-1, 1]; soft_asymmetric: 0.3 min(tanh r, 0) + 5 max(tanh r, 0) (IMPALA, Table D.1)."""
+    """Transform of rewards for training; reported returns are unchanged. abs_one: clip to [-1, 1];
+    soft_asymmetric: 0.3 min(tanh r, 0) + 5 max(tanh r, 0) (IMPALA, Table D.1)."""
     reward_scale: Annotated[float, ranges.ABOVE_0] = 1.0
-    """Factor on every reward before learning; reported returns are not scaled."""
+    """Factor on rewards for training; reported returns are not scaled."""
     normalize_returns: bool = False
-    """Divide rewards by the running deviation of discounted returns, and clip them to 10."""
+    """Divide rewards by the running standard deviation of discounted returns, and clip to 10."""
     gamma: Annotated[float, ranges.FACTOR] = 0.99
     """Discount per environment step."""
     lam: Annotated[float, ranges.FACTOR] = 0.95
     """Lambda of GAE, or of V-trace (IMPALA, Remark 2: in the trace coefficients c only)."""
     normalize_advantage: bool | None = None
-    """Advantages less their mean and in units of their deviation: of each minibatch, or running
-    ones where a batch is used whole. None: with the run's scale_free."""
+    """Scale advantages to mean 0 and standard deviation 1, by statistics of each minibatch, or by
+    running statistics if a batch is used whole. None: same as the run's scale_free."""
     value_coef: Annotated[float, ranges.AT_LEAST_0] = 0.5
     """Weight of the value loss, which is half the squared error."""
     entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
-    """Weight of the entropy bonus, at the start."""
+    """Weight of the entropy bonus at the start."""
     entropy_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape of entropy_coef: constant, or linear or cosine to 0 at total_steps."""
     fused: bool = True
-    """Gradients of built-in dense networks, minibatches and Adam's step in few large operations,
-    which small steps need most; False: by autograd, as every other network."""
+    """Compute gradients of built-in dense networks, minibatches and Adam steps in few large
+    operations, which speeds up small steps; False: use autograd, as for other networks."""
 
     if not TYPE_CHECKING:  # custom algorithms have an __init__ that Python generates
 
@@ -123,93 +123,93 @@ class Hyperparameters:
 
     @property
     def max_lag(self) -> int:
-        """How many updates a rollout may lag: 0, synchronous, unless it is a field."""
+        """Number of updates by which a rollout may lag; 0 means synchronous training."""
         return 0
 
     @property
     def learns_in_actors(self) -> bool:
-        """Whether each actor applies gradients of its own (``learner/hogwild.py``)."""
+        """Return True if each actor applies its own gradients (``learner/hogwild.py``)."""
         return False
 
     @property
     def only(self) -> dict[str, tuple[Any, str]]:
-        """Settings of a run that may have one value only with this algorithm, and why."""
+        """Return settings that allow only one value with this algorithm, and the reason."""
         if self.max_lag > 0:
             return {}
         return {"weight_sync": ("every", "which acts with the newest weights only")}
 
     @property
     def steps_per_batch(self) -> int:
-        """Optimiser steps that a batch takes part in."""
+        """Number of optimiser steps on each batch."""
         return getattr(self, "epochs", 1) * getattr(self, "minibatches", 1)
 
     def max_updates(self, num_batches: int) -> int:
-        """Updates, at most, from the learner's present batch to the one so many behind it."""
+        """Return the largest number of updates for which ``num_batches`` batches last."""
         return num_batches
 
     def reuse_updates(self, num_columns: int) -> int:
-        """Updates, at most, from the first use of a batch of so many columns to its last."""
+        """Return the largest number of updates from the first to the last use of a batch."""
         return 0
 
     def columns_held(self, num_columns: int) -> int:
-        """Columns of rollouts in a learner's memory at a time, at most, with such batches."""
+        """Return the largest number of columns in a learner's memory, for batches of this size."""
         return num_columns
 
     def per_learner(self, num_learners: int) -> Hyperparameters:
-        """The settings of one of several learners: memories that they share out are smaller.
+        """Return the settings of one of several learners, with its share of replay memory.
 
         Raises:
-            ConfigError: they can't be shared out.
+            ConfigError: the memory can't be divided.
         """
         return self
 
     def init(self, policy: ActorCritic) -> State:
-        """Mutable state that is checkpointed: target network, buffers, adaptive coefficients."""
+        """Create mutable state for checkpoints: target network, buffers, adaptive coefficients."""
         return running_advantage(self)
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
-        """Batches of one update, one optimiser step each; ``fresh()`` gives new data.
+        """Yield the batches of one update, one optimiser step each; ``fresh()`` returns new data.
 
-        Several learners yield equally many. Each yields its part of the batch; statistics of the
-        whole batch are what ``group`` sums. Here: one batch, used once.
+        Several learners yield the same number of batches, each its part of the whole. ``group``
+        sums statistics of the whole batch. The default yields one batch once.
         """
         yield fresh()
 
     def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> LossTerms:
-        """What the loss is made of, unless :meth:`loss` is an own one."""
+        """Return the terms of the built-in loss; not called if a subclass defines :meth:`loss`."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """The loss and its parts as SUMS over valid steps; the learner divides."""
+        """Return the loss and its metrics as SUMS over valid steps; the learner divides them."""
         outputs = policy_outputs(policy, batch)
         return loss_of(self, self.terms(outputs, batch, state), outputs, batch)
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
-        """Called with the step's mean metrics; True ends the update early."""
+        """Process the mean metrics of an optimiser step; return True to stop the update early."""
         note_advantage(state, metrics)
         return False
 
 
 def check_clipping(rho_bar: float, c_bar: float) -> None:
-    """V-trace's thresholds: theorem 1 of IMPALA assumes rho_bar >= c_bar."""
+    """Check V-trace's thresholds: theorem 1 of IMPALA assumes rho_bar >= c_bar."""
     low, high = schedules.lowest(rho_bar), schedules.highest(c_bar)
     require(low >= high, "rho_bar", low, f"at least c_bar={high} (nearest: {high})")
 
 
 class PolicyOutputs(NamedTuple):
-    """What a policy says of a batch, see :func:`policy_outputs`."""
+    """Outputs of a policy for a batch, see :func:`policy_outputs`."""
 
     log_prob: Tensor  # [T, B]  log pi(action)
     entropy: Tensor  # [T, B]
     value: Tensor  # [T(+1), B]
-    params: Tensor  # [T, B, P]  of the distribution
-    popart: Any  # its units, see :func:`units_of`
+    params: Tensor  # [T, B, P]  of the action distribution
+    popart: Any  # units of the values, see :func:`units_of`
 
 
 def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
-    """One forward pass over a batch, with its bootstrap row if it has one."""
+    """Evaluate a policy on a batch, including the bootstrap row if there is one."""
     params, value, _ = policy(batch.obs, batch.first, batch.core)
     params, of = params[: len(batch.valid)], policy.distribution
     log_prob, entropy = of.log_prob(params, batch.action), of.entropy(params)
@@ -217,17 +217,20 @@ def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
 
 
 def units_of(policy: ActorCritic, batch: Batch) -> Any:
-    """What a policy's values of a batch are measured in; None: rewards."""
+    """Return the units of a policy's values for a batch; None: units of the rewards."""
     return None if policy.popart is None else policy.popart.of(batch.obs, len(batch.valid))
 
 
 def by_task(units: Any, advantage: Tensor) -> Tensor:
-    """Advantages ``[T, B]`` in the units of their task's values, where these are each task's."""
+    """Convert advantages ``[T, B]`` to the units of each task's values, if there are such."""
     return advantage if units is None else cast(Tensor, units.advantage(advantage))
 
 
 def loss_of(hyper: Hyperparameters, terms: LossTerms, outputs: PolicyOutputs, batch: Batch) -> Loss:
-    """The loss of these terms for autograd, as ``ops.losses.derivatives`` has it without."""
+    """Return the loss that the terms select, for autograd.
+
+    ``ops.losses.derivatives`` computes the derivatives of the same loss without autograd.
+    """
     value_loss = None
     of = terms, outputs.log_prob, batch.log_prob, batch.valid
     policy_loss, sums = losses.policy_loss(*of)
@@ -257,8 +260,8 @@ def total_loss(
 
     Args:
         policy_loss: 0-d sum.
-        target: of the values, ``[T, B]``.
-        value_loss: 0-d sum; None: half the squared error, in the head's own units.
+        target: value targets ``[T, B]``.
+        value_loss: 0-d sum; None: half the squared error, in the units of the value head.
     """
     value = outputs.value[: len(batch.valid)]
     if value_loss is None:
@@ -282,33 +285,34 @@ def total_loss(
 
 
 def in_own_units(outputs: PolicyOutputs, value: Tensor) -> Tensor:
-    """Values or targets in the units that the value head learns in."""
+    """Convert values or targets to the units of the value head."""
     return value if outputs.popart is None else outputs.popart.normalized(value)
 
 
 def running_advantage(hyper: Hyperparameters) -> State:
-    """State for the running moments of advantages, if they are normalised by these."""
+    """Create the state for running moments of advantages, if advantages are normalised."""
     return {"advantage": MovingMoments(_SHARE)} if hyper.normalize_advantage else {}
 
 
 def by_running_scale(
     state: State, advantage: Tensor, valid: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Advantages ``[T, B]`` by the moments of earlier batches, if asked; 0 without any.
+    """Normalise advantages ``[T, B]`` by the moments of earlier batches, if the setting is on.
 
     Returns:
-        the advantages and sums for :func:`note_advantage`, to be reported among the metrics.
+        the advantages, 0 before the first batch, and sums for :func:`note_advantage`, which belong
+        in the metrics.
     """
     if "advantage" not in state:
         return advantage, {}
-    known = torch.where(valid, advantage, 0.0).double()
-    sums = {"advantage_mean": known.sum(), "advantage_square": known.square().sum()}
+    masked = torch.where(valid, advantage, 0.0).double()
+    sums = {"advantage_mean": masked.sum(), "advantage_square": masked.square().sum()}
     moments: MovingMoments = state["advantage"]
     scale = 1.0 / moments.deviation if moments.deviation > 0 else 0.0
     return (advantage - moments.mean) * scale, sums
 
 
 def note_advantage(state: State, metrics: dict[str, float]) -> None:
-    """Take what :func:`by_running_scale` reported of a step into the running moments."""
+    """Update the running moments with the sums of :func:`by_running_scale` for one step."""
     if "advantage_mean" in metrics:
         state["advantage"].note(metrics.pop("advantage_mean"), metrics.pop("advantage_square"))

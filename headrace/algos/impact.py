@@ -1,4 +1,4 @@
-"""IMPACT: a circular buffer of batches, each seen several times, around a target network."""
+"""IMPACT: several passes over batches in a circular buffer, with a target network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, PolicyProxy, 
 from headrace.validation import ranges
 from headrace.validation.fields import settings
 
-_NO_LEARNING = 4  # target updates every 1 to 4 steps: "the agent does not learn" (section 4.1.1)
+_NO_LEARNING = 4  # with target updates every 1 to 4 steps training fails (section 4.1.1)
 
 
 @settings()
@@ -28,9 +28,8 @@ _NO_LEARNING = 4  # target updates every 1 to 4 steps: "the agent does not learn
 class IMPACT(common.Hyperparameters):
     """IMPACT (Luo et al. 2020, Algorithm 1).
 
-    What the target network says of a batch is computed once, on its first pass: the values, the
-    log-probabilities and distributions, and from these the advantages, which are normalised over
-    the batch if they are, and value targets.
+    The target network evaluates a batch once, on its first pass. Its values, log-probabilities and
+    distributions give the advantages, which may be normalised over the batch, and value targets.
     """
 
     learns_at = common.LearnsAt(
@@ -40,15 +39,15 @@ class IMPACT(common.Hyperparameters):
     FIXED = (*common.Hyperparameters.FIXED, "kl_target")
 
     max_lag: Annotated[int, ranges.LAG_OF_1] = 1
-    """How many batches of rollouts may wait for the learner. Each lasts for ``passes`` steps, so
-    the lag in updates is longer: at a batch's first use, which is when what is too old is dropped,
-    up to ``max_updates(max_lag)``, at its last one ``(passes - 1) * buffer_size`` steps more."""
+    """Number of batches that may wait for the learner. Each is used for ``passes`` steps, so the
+    lag in updates is longer: up to ``max_updates(max_lag)`` at its first use, when rollouts that
+    are too old are dropped, and ``(passes - 1) * buffer_size`` steps more at its last use."""
     learning_rate: float = 1e-3
     lam: float = 0.95
     buffer_size: Annotated[int, ranges.COUNT] = 8
     """N: slots of the circular buffer, visited in turn, one optimiser step each."""
     passes: Annotated[int, ranges.COUNT] = 10
-    """K: how often each batch is traversed."""
+    """K: number of passes over each batch."""
     t_target: Annotated[int | None, ranges.COUNT] = None
     """Optimiser steps between updates of the target network; None: buffer_size * passes."""
     t_frequency: Annotated[int, ranges.COUNT] = 1
@@ -56,9 +55,9 @@ class IMPACT(common.Hyperparameters):
     ratio: Literal["R1", "R2", "R3"] = "R3"
     """R3: pi / max(target, mu / rho), the paper's; R1: pi / target; R2: pi / mu."""
     rho: Annotated[float, ranges.AT_LEAST_1_OR_INF] = 2.0
-    """Target-worker clipping of R3: the ratio mu / target counts up to this; inf makes it R1."""
+    """Target-worker clipping of R3: largest ratio mu / target; inf turns R3 into R1."""
     clip: Annotated[float, ranges.ABOVE_0] = 0.3
-    """The ratio is clipped to [1 - clip, 1 + clip] in the surrogate."""
+    """Clip the ratio to [1 - clip, 1 + clip] in the surrogate."""
     rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the ratio target / mu in the temporal difference."""
     c_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
@@ -75,9 +74,9 @@ class IMPACT(common.Hyperparameters):
         check_penalty(self.kl_coef, self.kl_target, self.resolved_t_target)
         if self.t_target is not None and self.t_target <= _NO_LEARNING:
             warnings.warn(
-                f"t_target={self.t_target}: the paper saw no learning with 1 to {_NO_LEARNING}; "
-                f"buffer_size * passes = {self.buffer_size * self.passes} is what makes IMPACT "
-                "like PPO",
+                f"t_target={self.t_target}: in the paper training failed with 1 to {_NO_LEARNING}; "
+                f"buffer_size * passes = {self.buffer_size * self.passes} makes IMPACT similar to "
+                "PPO",
                 stacklevel=4,
             )
 
@@ -88,30 +87,30 @@ class IMPACT(common.Hyperparameters):
 
     @property
     def steps_per_batch(self) -> int:
-        """K: a batch is the whole of an optimiser step each time that it is traversed."""
+        """K: each pass over a batch is one optimiser step."""
         return self.passes
 
     @property
     def only(self) -> dict[str, tuple[Any, str]]:
-        """Policies would each want their new data at another time."""
+        """Return settings that allow only one value; several policies need data at other times."""
         return super().only | {"policies": ("shared", "whose updates are not one batch each")}
 
     def max_updates(self, num_batches: int) -> int:
-        """The buffer takes N batches in as many steps, then none in ``(K - 1) * N`` steps."""
+        """Return the updates for N new batches in N steps, and none in ``(K - 1) * N`` steps."""
         gaps = num_batches // self.buffer_size + 1
         steps = num_batches + gaps * (self.passes - 1) * self.buffer_size
         return -(-steps // self.t_frequency)
 
     def reuse_updates(self, num_columns: int) -> int:
-        """``(K - 1) * N`` optimiser steps."""
+        """Return the updates of ``(K - 1) * N`` optimiser steps."""
         return -(-(self.passes - 1) * self.buffer_size // self.t_frequency)
 
     def columns_held(self, num_columns: int) -> int:
-        """The batches of the circular buffer."""
+        """Return the columns in the circular buffer."""
         return self.buffer_size * num_columns
 
     def init(self, policy: ActorCritic) -> State:
-        """The target network, the circular buffer, steps done, the penalty."""
+        """Create the target network, the circular buffer, the step count and the penalty."""
         target = cast(torch.nn.Module, copy.deepcopy(policy)).eval().requires_grad_(False)
         device = next(target.parameters()).device
         return {
@@ -125,10 +124,10 @@ class IMPACT(common.Hyperparameters):
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
-        """``t_frequency`` iterations of Algorithm 1: the circular buffer's slots in turn.
+        """Yield ``t_frequency`` iterations of Algorithm 1: slots of the circular buffer in turn.
 
-        The target network is updated just before it is needed, so that it has the same running
-        statistics of observations as the policy that actors are given.
+        The target network is updated just before its next use, so that it has the same running
+        statistics of observations as the policy in the actors.
         """
         target = policy.of(state["target"]) if isinstance(policy, PolicyProxy) else state["target"]
         for _ in range(self.t_frequency):
@@ -141,7 +140,7 @@ class IMPACT(common.Hyperparameters):
 
     @torch.no_grad()
     def _with_targets(self, target: ActorCritic, batch: Batch, group: Group) -> Batch:
-        """Algorithm 1, line 7, and the V-trace-GAE of section 3.1."""
+        """Add targets to a batch: Algorithm 1, line 7, with the V-trace-GAE of section 3.1."""
         outputs = common.policy_outputs(target, batch)
         returns = vtrace(
             outputs.log_prob - batch.log_prob,
@@ -152,7 +151,7 @@ class IMPACT(common.Hyperparameters):
             c_bar=self.c_bar,
         )
         targets = {
-            "params": outputs.params.clone(),  # not a view, which would keep the bootstrap row too
+            "params": outputs.params.clone(),  # a view would also keep the bootstrap row
             "log_prob": outputs.log_prob,
             "advantage": common.by_task(outputs.popart, returns.vs - outputs.value[:-1]),
             "vs": returns.vs,
@@ -161,7 +160,7 @@ class IMPACT(common.Hyperparameters):
         return normalized(batch, group) if self.normalize_advantage else batch
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """Clipped surrogate, value loss, entropy bonus and KL penalty (line 8); sums."""
+        """Return surrogate, value loss, entropy bonus and KL penalty (line 8) as a sum."""
         outputs, targets = common.policy_outputs(policy, batch), batch.targets
         log_ratio = losses.surrogate_log_ratio(
             outputs.log_prob, targets["log_prob"], batch.log_prob, self.ratio, self.rho
@@ -177,7 +176,7 @@ class IMPACT(common.Hyperparameters):
         return loss, metrics | {"clipfrac": clipped, "target_kl": kl.detach()}
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
-        """Count the step; after every ``t_target`` the target becomes the policy (line 11)."""
+        """Count the step; every ``t_target`` steps the target is due for an update (line 11)."""
         state["steps"] += 1
         state["penalty"].note(metrics["target_kl"])
         if state["steps"] % self.resolved_t_target == 0:
@@ -188,7 +187,7 @@ class IMPACT(common.Hyperparameters):
 
 @torch.no_grad()
 def copy_module(source: torch.nn.Module, target: torch.nn.Module) -> None:
-    """Copy all parameters and buffers, also those that no state_dict holds, into ``target``."""
+    """Copy all parameters and buffers, including non-persistent ones, into ``target``."""
     ours, theirs = ([*module.parameters(), *module.buffers()] for module in (target, source))
     for x, y in zip(ours, theirs, strict=True):
         x.copy_(y)

@@ -1,4 +1,4 @@
-"""IMPALA: decoupled actors, V-trace off-policy correction, optionally with uniform replay."""
+"""IMPALA: decoupled actors, V-trace off-policy correction, and optional uniform replay."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class IMPALA(common.Hyperparameters):
     FIXED = (*common.Hyperparameters.FIXED, "replay_fraction")
 
     max_lag: Annotated[int, ranges.LAG_OF_1] = 1
-    """How many updates a rollout may lag behind the learner when it is learnt from: at most
-    max_lag + 1 updates' rollouts are begun or waiting, and what was overtaken is dropped.
-    Replayed trajectories are older."""
+    """Largest policy lag of a rollout, in updates, when the learner trains on it. Rollouts of at
+    most max_lag + 1 updates are in flight; older ones are dropped. Replayed trajectories may be
+    older."""
     learning_rate: float = 1.5e-3
     lam: float = 0.95
     rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
@@ -52,22 +52,22 @@ class IMPALA(common.Hyperparameters):
     epochs: Annotated[int, ranges.COUNT] = 1
     """Passes over each batch."""
     minibatches: Annotated[int, ranges.SIZE] = 4
-    """Random parts into which each pass is split, an optimiser step each; the paper has neither."""
+    """Random parts into which each pass is split, one optimiser step each; the paper uses 1."""
 
     correction: Literal["vtrace", "one_step", "epsilon", "none"] = "vtrace"
-    """Off-policy correction (section 5.2.2); all but vtrace have plain n-step targets. one_step:
-    the ratio weights the advantage; epsilon: log(pi + 1e-6) in the policy gradient; none: none."""
+    """Off-policy correction (section 5.2.2). All except vtrace use plain n-step targets. one_step:
+    the ratio weights the advantage; epsilon: log(pi + 1e-6) in the policy gradient."""
     replay_fraction: Annotated[float, _FRACTION] = 0.0
-    """Share of each batch that is drawn from earlier trajectories; the paper tried 0.5."""
+    """Fraction of each batch that is sampled from replay; the paper used 0.5."""
     replay_capacity: Annotated[int, ranges.SIZE] = 1024
-    """Trajectories of fragment_length steps of one environment that are kept for replay."""
+    """Number of trajectories in replay, each fragment_length steps of one environment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         common.check_clipping(self.rho_bar, self.c_bar)
 
     def per_learner(self, num_learners: int) -> IMPALA:
-        """Each learner holds its share of the replayed columns."""
+        """Return settings with one learner's share of the replay buffer."""
         share, odd = divmod(self.replay_capacity, num_learners)
         near = max(1, round(self.replay_capacity / num_learners)) * num_learners
         valid = f"a multiple of num_learners={num_learners} (nearest: {near})"
@@ -76,18 +76,18 @@ class IMPALA(common.Hyperparameters):
         return replace(self, replay_capacity=max(1, share))
 
     def reuse_updates(self, num_columns: int) -> int:
-        """Until the replay buffer is full of newer columns, if there is one."""
+        """Return the updates that replace the whole replay buffer; 0 without replay."""
         return -(-self.replay_capacity // num_columns) if self.replay_fraction > 0 else 0
 
     def columns_held(self, num_columns: int) -> int:
-        """The batch, replayed columns beside a copy of it, and the replay buffer."""
+        """Return the columns of the batch, its copy with replayed ones, and the replay buffer."""
         if self.replay_fraction == 0:
             return num_columns
         joined = math.ceil(num_columns / (1.0 - self.replay_fraction))
         return num_columns + joined + self.replay_capacity
 
     def init(self, policy: ActorCritic) -> State:
-        """What is needed of replay buffer, generator and moments of advantages."""
+        """Create replay buffer, generator and moments of advantages, as needed."""
         state: State = {} if self._is_split else common.running_advantage(self)
         if self._is_split or self.replay_fraction > 0:
             state["generator"] = new_generator()
@@ -103,7 +103,7 @@ class IMPALA(common.Hyperparameters):
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
-        """The batch as it is, or with targets computed once and then shuffled as PPO does."""
+        """Yield the whole batch, or minibatches with targets that are computed once, as in PPO."""
         batch = self._with_replay(fresh(), state)
         if not self._is_split:
             yield batch  # its targets come from the same forward pass as its loss
@@ -112,7 +112,7 @@ class IMPALA(common.Hyperparameters):
         yield from split(batch, self, state["generator"], group)
 
     def _with_replay(self, batch: Batch, state: State) -> Batch:
-        """A fresh batch beside the columns that are drawn for it, which it is kept for as well."""
+        """Append replayed columns to a fresh batch, and add the batch to the replay buffer."""
         if self.replay_fraction == 0:
             return batch
         replay: ReplayBuffer = state["replay"]
@@ -121,14 +121,14 @@ class IMPALA(common.Hyperparameters):
             share = self.replay_fraction / (1.0 - self.replay_fraction)
             state["owed"] += share * batch.valid.shape[1]
             num_drawn = int(state["owed"] + 1e-9)
-            state["owed"] -= num_drawn  # what is left of a column is drawn with a later batch
+            state["owed"] -= num_drawn  # fractions of a column carry over to later batches
             if num_drawn:
                 parts.append(replay.sample(num_drawn, state["generator"]))
         replay.add(batch)
         return concatenate(parts)
 
     def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
-        """``-rho log pi (r + gamma v' - V)`` (section 4.2)."""
+        """Return the terms of ``-rho log pi (r + gamma v' - V)`` (section 4.2)."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
         if "weight" in targets:
@@ -138,7 +138,7 @@ class IMPALA(common.Hyperparameters):
 
     @torch.no_grad()
     def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:
-        """``vs``, ``advantage`` (V-trace's or n-step ones), and the ``weight`` of it if any."""
+        """Compute ``vs``, ``advantage`` (V-trace or n-step), and its ``weight`` if there is one."""
         log_ratio = outputs.log_prob - batch.log_prob
         stream = batch.stream(outputs.value)
         settings: dict[str, Any] = {"gamma": self.gamma, "lam": self.lam}

@@ -1,4 +1,4 @@
-"""A batch in parts: shuffled minibatches, and advantages in deviations of each part's."""
+"""Splits batches into shuffled minibatches and normalises their advantages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.algos.common import PolicyOutputs, policy_outputs
 from headrace.ops import stacks, tree
 from headrace.types import ActorCritic, Batch, Group, map_columns
 
-_WHOLE_BYTES = 4 << 20  # of observations; larger ones aren't copied but part by part
+_WHOLE_BYTES = 4 << 20  # larger observations are copied one minibatch at a time
 
 
 def new_generator() -> torch.Generator:
-    """A generator that shuffles, seeded from torch's own seed."""
+    """Create a generator for shuffling, seeded from torch's seed."""
     return torch.Generator().manual_seed(torch.initial_seed() % 2**31)
 
 
@@ -31,13 +31,13 @@ def shuffled(
     *,
     fused: bool = False,
 ) -> Iterator[Batch]:
-    """``epochs`` passes over a batch that has its targets, in ``minibatches`` random parts each.
+    """Yield ``epochs`` passes over a batch with targets, each in ``minibatches`` random parts.
 
     Args:
-        normalize_over: give the advantages of each part, over these learners' valid steps, mean 0
-            and standard deviation 1; None: leave them.
-        fused: move a whole pass at once, of which parts are views, unless observations take much
-            memory; sums round differently.
+        normalize_over: scale the advantages of each part to mean 0 and standard deviation 1 over
+            the valid steps of these learners; None: leave them unchanged.
+        fused: reorder a whole pass at once, of which parts are views, unless observations are
+            large; sums round differently.
 
     Yields:
         batches of ``[1, about T * B / minibatches]``, every sample once per pass. With a recurrent
@@ -56,7 +56,7 @@ def shuffled(
 
 
 def split(batch: Batch, algo: Any, generator: torch.Generator, group: Group) -> Iterator[Batch]:
-    """A batch that has its targets, as :func:`shuffled` by the settings of an algorithm."""
+    """Call :func:`shuffled` with the settings of an algorithm."""
     over = group if algo.normalize_advantage else None
     return shuffled(batch, algo.epochs, algo.minibatches, generator, over, fused=algo.fused)
 
@@ -65,7 +65,7 @@ def split(batch: Batch, algo: Any, generator: torch.Generator, group: Group) -> 
 def with_targets(
     policy: ActorCritic, batch: Batch, targets: Callable[[PolicyOutputs, Batch], dict[str, Tensor]]
 ) -> Batch:
-    """A batch with the ``targets`` of what the policy gives for it now."""
+    """Add targets to a batch, computed from the current policy's outputs by ``targets``."""
     return replace(batch, targets=targets(policy_outputs(policy, batch), batch))
 
 
@@ -90,7 +90,7 @@ def _whole_passes(
             yield from samples.columns(order).cut(count)
         return
     sizes = torch.tensor([len(index) for index in orders[0].tensor_split(count)])
-    part = torch.arange(count).repeat_interleave(sizes)  # of each place of a pass
+    part = torch.arange(count).repeat_interleave(sizes)  # by position in a pass
     columns = _summands(samples.valid, samples.targets["advantage"]).sum(1)
     sums = torch.zeros(len(orders), 3, count, dtype=torch.float64)
     for order, total in zip(orders, sums, strict=True):
@@ -106,27 +106,27 @@ def _whole_passes(
 
 
 def normalized(batch: Batch, group: Group) -> Batch:
-    """Advantages of a whole batch, over all learners' valid steps, as a minibatch's are."""
+    """Normalise the advantages of a whole batch over the valid steps of all learners."""
     columns = torch.arange(batch.valid.shape[1], device=batch.valid.device)
     sums = group.sum(_advantage_sums(batch, columns))
     return _normalized(batch, *sums.tolist())
 
 
 def _advantage_sums(samples: Batch, index: Tensor) -> Tensor:
-    """Count, sum and sum of squares of the advantages of some columns: ``[3]`` float64."""
+    """Return count, sum and sum of squares of the advantages of some columns: ``[3]`` float64."""
     valid = samples.valid.index_select(1, index)
     advantage = samples.targets["advantage"].index_select(1, index)
     return torch.stack([x.sum() for x in _summands(valid, advantage)])
 
 
 def _summands(valid: Tensor, advantage: Tensor) -> Tensor:
-    """1, the advantage and its square, 0 on fillers: ``[3, T, B]`` float64."""
+    """Stack 1, the advantage and its square, 0 on fillers: ``[3, T, B]`` float64."""
     real = advantage.double().where(valid, 0.0)
     return torch.stack([valid.double(), real, real.square()])
 
 
 def _normalized(batch: Batch, count: float, total: float, square: float) -> Batch:
-    """Advantages less their mean, divided by their (unbiased) standard deviation; a lone one: 0."""
+    """Scale advantages to mean 0 and unbiased standard deviation 1; a single one becomes 0."""
     mean = total / max(count, 1)
     deviation = math.sqrt(max(0.0, square - count * mean**2) / max(count - 1, 1))
     scaled = (batch.targets["advantage"] - mean) / (deviation + 1e-8)
@@ -134,7 +134,7 @@ def _normalized(batch: Batch, count: float, total: float, square: float) -> Batc
 
 
 def flatten(batch: Batch) -> Batch:
-    """``T * B`` columns of one row each, the bootstrap row dropped: samples to shuffle."""
+    """Reshape a batch to ``T * B`` columns of one row, without the bootstrap row."""
     rows, num_columns = batch.valid.shape
 
     def flat(dim: int, x: Tensor) -> Tensor:

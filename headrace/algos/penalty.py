@@ -1,4 +1,4 @@
-"""A KL penalty whose weight adapts itself."""
+"""KL penalty with an adaptive weight."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headrace.errors import require
 
 
 def check_penalty(kl_coef: float, kl_target: float | None, num_steps: int) -> None:
-    """The weight of a KL penalty, and the KL that it is adapted to (None: not adapted).
+    """Check the weight of a KL penalty, and the KL to which it is adapted (None: not adapted).
 
     Args:
-        num_steps: optimiser steps away from the policy that the KL is measured to; a loss shows
-            the KL before its own step, so it takes two to see any.
+        num_steps: optimiser steps since the reference policy of the KL. The loss has the KL before
+            its own step, so two steps are needed for a KL above 0.
     """
     valid = "None where each update is a single optimiser step: it could never see its effect"
     require(kl_target is None or num_steps > 1, "kl_target", kl_target, valid)
@@ -29,8 +29,9 @@ class Penalty:
     """The weight of a KL penalty, adapted so that the KL stays near a target.
 
     Args:
-        coef: the weight at the start, and always without a target. target: of the KL, or None.
-        window: of how many latest optimiser steps the KL is averaged.
+        coef: weight at the start, and always without a target.
+        target: target of the KL, or None.
+        window: number of latest optimiser steps over which the KL is averaged.
     """
 
     coef: float
@@ -39,7 +40,7 @@ class Penalty:
     kls: tuple[float, ...] = ()
 
     def note(self, kl: float) -> None:
-        """The mean KL of one optimiser step."""
+        """Record the mean KL of one optimiser step."""
         self.kls = (*self.kls, kl)[-self.window :]
 
     def adapt(self, coef: float | None = None) -> None:
@@ -48,7 +49,7 @@ class Penalty:
         Args:
             coef: the new weight, used only if there is no target; None: unchanged.
 
-        Schulman et al. 2017, section 4. The weight stays above 1e-6, whence it can come back.
+        Schulman et al. 2017, section 4. The weight stays above 1e-6, so that it can rise again.
         """
         if self.target is None and coef is not None:
             self.coef = coef
@@ -61,10 +62,10 @@ class Penalty:
             self.coef = max(self.coef / 2.0, 1e-6)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {"coef": self.coef, "kls": list(self.kls)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from a checkpoint; a weight that isn't adapted is the setting's."""
+        """Restore a checkpoint; a weight that isn't adapted stays at its setting."""
         if self.target is not None:
             self.coef, self.kls = saved["coef"], tuple(saved["kls"])

@@ -29,12 +29,12 @@ class PPO(common.Hyperparameters):
     epochs: Annotated[int, ranges.COUNT] = 6
     """Passes over each batch."""
     minibatches: Annotated[int, ranges.SIZE] = 16
-    """Parts into which each pass is split."""
+    """Random parts into which each pass is split, one optimiser step each."""
     clip: Annotated[float, ranges.ABOVE_0] = 0.2
-    """The ratio pi/mu is clipped to [1 - clip, 1 + clip]."""
+    """Clip the ratio pi/mu to [1 - clip, 1 + clip]."""
     value_clip: Annotated[float | None, ranges.ABOVE_0] = None
-    """Clip the value's change per update to this (with normalize_values in deviations of its
-    targets); None: no clipping."""
+    """Clip the value's change per update to this (with normalize_values in standard deviations of
+    its targets); None: no clipping."""
     normalize_advantage: bool | None = True
     """Scale each minibatch's advantages to mean 0 and standard deviation 1."""
     kl_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
@@ -42,21 +42,21 @@ class PPO(common.Hyperparameters):
     kl_target: Annotated[float | None, ranges.ABOVE_0] = None
     """Adapt kl_coef so that the KL per update stays near this (Schulman 2017, section 4)."""
     kl_stop: Annotated[float | None, ranges.ABOVE_0] = None
-    """End an update early, in all epochs, once a minibatch's KL exceeds this."""
+    """Stop an update early, with all its epochs, once a minibatch's KL exceeds this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
 
     def init(self, policy: ActorCritic) -> State:
-        """The penalty, whose KL is that of the last epoch, and the generator that shuffles."""
+        """Create the penalty, which averages the KL of the last epoch, and the generator."""
         penalty = Penalty(self.kl_coef, self.kl_target, window=self.minibatches)
         return {"penalty": penalty, "generator": new_generator()}
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterator[Batch]:
-        """Targets from the policy before the first step, then ``epochs * minibatches`` parts."""
+        """Compute targets before the first step, then yield ``epochs * minibatches`` parts."""
         state["penalty"].adapt(self.kl_coef)
         batch = self._with_targets(policy, fresh())
         yield from split(batch, self, state["generator"], group)
@@ -70,7 +70,7 @@ class PPO(common.Hyperparameters):
         return replace(batch, targets=targets)
 
     def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
-        """Clipped surrogate, clipped value loss if asked, and KL penalty."""
+        """Return the terms: clipped surrogate, optional clipped value loss, and KL penalty."""
         targets = batch.targets
         return LossTerms(
             targets["advantage"],
@@ -82,6 +82,6 @@ class PPO(common.Hyperparameters):
         )
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
-        """Remember the KL for the next update's penalty; stop when it is too large."""
+        """Record the KL for the next update's penalty; return True if it exceeds ``kl_stop``."""
         state["penalty"].note(metrics["approx_kl"])
         return self.kl_stop is not None and metrics["approx_kl"] > self.kl_stop

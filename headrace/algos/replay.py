@@ -1,19 +1,17 @@
-"""Learner-owned memories of batches: a uniform ring of columns, and IMPACT's circular buffer.
+"""Replay memories in the learner: a uniform ring buffer of columns, and IMPACT's circular buffer.
 
-Both hold what ``fresh()`` returned, in the order of its columns, and copy nothing to the actors'
-side. Their ``state_dict`` holds tensors and plain values only; ``load_state_dict`` raises
-ValueError for one of another size.
+Both hold the batches of ``fresh()``, in the order of their columns. ``state_dict`` contains only
+tensors and plain values; ``load_state_dict`` raises ValueError for a state of another size.
 
-Where several learners work side by side, each holds the columns of its own part. ``reshard(states,
-rank, size)`` gives the state of learner ``rank`` of ``size`` out of what ``state_dict`` returned on
-each learner there was, in order; for as many learners as there were it is ``states[rank]`` itself.
+Each of several learners holds the columns of its own part. ``reshard(states, rank, size)`` returns
+the state of learner ``rank`` of ``size`` from the states of all saved learners, in order. If the
+number of learners is unchanged, that is ``states[rank]``.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -24,9 +22,9 @@ from headrace.types import Batch, map_columns
 
 
 class ReplayBuffer:
-    """The last ``capacity`` columns (trajectories), from which any is drawn with equal chance.
+    """Holds the last ``capacity`` columns (trajectories) and samples them uniformly.
 
-    Memory is allocated for all columns when the first batch comes and never grows.
+    Memory for all columns is allocated with the first batch and never grows.
     """
 
     def __init__(self, capacity: int, device: torch.device | str = "cpu") -> None:
@@ -38,11 +36,11 @@ class ReplayBuffer:
         return self._size
 
     def add(self, batch: Batch) -> None:
-        """Copy a batch's columns in; the oldest ones make room.
+        """Copy a batch's columns into the buffer, replacing the oldest ones.
 
         Raises:
-            ValueError: its trees are not those of the first batch.
-            RuntimeError: its rows are not as many, or its dtypes others.
+            ValueError: its trees differ from those of the first batch.
+            RuntimeError: its number of rows or its dtypes differ.
         """
         if self._store is None:
             self._store = map_columns(self._allocate, batch)
@@ -58,13 +56,13 @@ class ReplayBuffer:
         self._size = min(self._size + len(index), self._capacity)
 
     def sample(self, num_columns: int, generator: torch.Generator) -> Batch:
-        """``num_columns`` columns drawn uniformly with replacement, copied.
+        """Sample copies of ``num_columns`` columns, uniformly with replacement.
 
         Args:
-            generator: on the CPU.
+            generator: random generator on the CPU.
 
         Raises:
-            ValueError: nothing is held.
+            ValueError: the buffer is empty.
         """
         if self._store is None:
             raise ValueError("the replay buffer holds nothing to sample from")
@@ -72,7 +70,7 @@ class ReplayBuffer:
         return self._store.columns(index.to(self._device))
 
     def state_dict(self) -> dict[str, Any]:
-        """The columns held and the position in the ring."""
+        """Return the stored columns and the position in the ring."""
         all_columns = torch.arange(self._size, device=self._device)
         held = None if self._store is None else self._store.columns(all_columns)
         columns = None if held is None else as_dict(held)
@@ -91,15 +89,14 @@ class ReplayBuffer:
 
     @staticmethod
     def reshard(states: list[dict[str, Any]], rank: int, size: int) -> dict[str, Any]:
-        """Share the columns of all learners out anew.
+        """Divide the columns of all learners among ``size`` learners.
 
-        As many columns as fit are kept, the newest ones, and dealt out in turn, so that each
-        learner has an even share, up to one column, of every age. Columns count as equally old
-        where as many came after them in their own buffers. The capacity is an equal share, rounded
-        down.
+        The newest columns that fit are kept and dealt out in turn, so each learner gets the same
+        share, up to one column, of every age. Two columns are equally old if the same number of
+        columns followed them in their buffers. The capacity is an equal share, rounded down.
 
         Raises:
-            ValueError: that is less than a column for each learner.
+            ValueError: the capacity would be less than one column per learner.
         """
         if len(states) == size:
             return states[rank]
@@ -110,9 +107,9 @@ class ReplayBuffer:
         held = [from_dict(s["columns"]) for s in states if s["columns"] is not None]
         starts = [s["next"] for s in states if s["columns"] is not None]
         order = oldest_first([batch.valid.shape[1] for batch in held], starts)[-capacity * size :]
-        mine = order[(len(order) + rank) % size :: size]  # the last one is that of the last rank
-        columns = as_dict(pick(held, mine)) if len(mine) else None
-        return {"capacity": capacity, "next": len(mine) % capacity, "columns": columns}
+        share = order[(len(order) + rank) % size :: size]  # the last column goes to the last rank
+        columns = as_dict(pick(held, share)) if len(share) else None
+        return {"capacity": capacity, "next": len(share) % capacity, "columns": columns}
 
     def _allocate(self, dim: int, x: Tensor) -> Tensor:
         shape = (*x.shape[:dim], self._capacity, *x.shape[dim + 1 :])
@@ -120,12 +117,12 @@ class ReplayBuffer:
 
 
 class CircularBuffer:
-    """Slots whose batches are traversed ``passes`` times each (IMPACT, section 3.2).
+    """Slots of batches that are each used ``passes`` times (IMPACT, section 3.2).
 
     Args:
         size: N, the number of slots.
-        passes: K, how often a batch is traversed before it is discarded.
-        device: where restored batches are put.
+        passes: K, the number of uses of a batch before it is discarded.
+        device: device of restored batches.
     """
 
     def __init__(self, size: int, passes: int, device: torch.device | str = "cpu") -> None:
@@ -134,9 +131,9 @@ class CircularBuffer:
         self._passes, self._device = passes, torch.device(device)
 
     def visit(self, iteration: int, new: Callable[[], Batch]) -> Batch:
-        """The batch of slot ``iteration mod N``; an empty slot is filled with ``new()`` first.
+        """Return the batch of slot ``iteration mod N``, after filling an empty slot with ``new()``.
 
-        The visit counts as a traversal, and after the last one the slot is empty again.
+        The visit counts as one use; after the last use the slot is empty again.
         """
         slot = iteration % len(self._batches)
         batch = self._batches[slot]
@@ -147,7 +144,7 @@ class CircularBuffer:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The batches that are still to be traversed, and how often each was."""
+        """Return the batches that will be used again, and the number of uses so far."""
         return {
             "passes": self._passes,
             "traversed": list(self._traversed),
@@ -170,14 +167,14 @@ class CircularBuffer:
 
     @staticmethod
     def reshard(states: list[dict[str, Any]], rank: int, size: int) -> dict[str, Any]:
-        """Share the columns of each slot out anew.
+        """Divide the columns of each slot among ``size`` learners.
 
-        The batches of a slot are joined in the order of the learners and cut into equal parts;
-        what was computed of a column, its targets, stays with it.
+        The batches of a slot are concatenated in the order of the learners and split into equal
+        parts. Columns keep their targets.
 
         Raises:
-            ValueError: a batch has a number of columns that ``size`` doesn't divide, or the
-                learners had not come equally far.
+            ValueError: ``size`` doesn't divide the number of columns of a batch, or the learners
+                were saved at different steps.
         """
         if len(states) == size:
             return states[rank]
@@ -204,13 +201,13 @@ class CircularBuffer:
 
 
 def concatenate(batches: list[Batch]) -> Batch:
-    """The columns of several batches side by side, in their order.
+    """Concatenate the columns of several batches, in order.
 
     Args:
         batches: ``[T, B_i]`` each, with equal T, trees of one structure and the same targets.
 
     Returns:
-        a batch of ``[T, sum(B_i)]`` in memory of its own.
+        a batch of ``[T, sum(B_i)]`` in new memory.
 
     Raises:
         ValueError: the trees differ.
@@ -219,14 +216,14 @@ def concatenate(batches: list[Batch]) -> Batch:
 
 
 def pick(batches: list[Batch], index: Tensor) -> Batch:
-    """Columns of batches that are counted through as if they stood side by side.
+    """Select columns by their index in the concatenation of several batches.
 
     Args:
         batches: as in :func:`concatenate`.
         index: ``[N]`` int64 on the CPU, N >= 1, each within the columns.
 
     Returns:
-        a batch of ``[T, N]`` in the order of ``index``, in memory of its own.
+        a batch of ``[T, N]`` in the order of ``index``, in new memory.
     """
     parts, places, start = [], [], 0
     for batch in batches:
@@ -240,10 +237,11 @@ def pick(batches: list[Batch], index: Tensor) -> Batch:
 
 
 def oldest_first(sizes: list[int], starts: list[int]) -> Tensor:
-    """The columns of several rings, counted through, from the oldest to the newest, int64.
+    """Return the indices of all columns of several rings, from the oldest to the newest, int64.
 
     Args:
-        sizes: columns of each ring, 1 or more; starts: where its oldest one is, modulo its size.
+        sizes: number of columns in each ring, 1 or more.
+        starts: position of the oldest column in each ring, modulo its size.
     """
     befores = itertools.accumulate(sizes, initial=0)
     newer_and_column = [
@@ -256,13 +254,10 @@ def oldest_first(sizes: list[int], starts: list[int]) -> Tensor:
 
 
 def as_dict(batch: Batch) -> dict[str, Any]:
-    """Its fields, which :func:`from_dict` makes the batch of again."""
+    """Return the fields of a batch, for :func:`from_dict`."""
     return dict(vars(batch))
 
 
 def from_dict(saved: dict[str, Any]) -> Batch:
-    """The batch of its fields, more or fewer of which an older version had."""
-    if "version" not in saved:
-        unknown = saved["terminated"].new_full(saved["terminated"].shape[1:], -1, dtype=torch.int64)
-        saved = saved | {"version": unknown}
-    return Batch(**{field.name: saved[field.name] for field in fields(Batch)})
+    """Restore a batch from the fields that :func:`as_dict` returned."""
+    return Batch(**saved)

@@ -1,1 +1,1 @@
-"""Gradients: a batch's loss, the flat optimiser, and A3C's learners in the actors."""
+"""Computes gradients of batches and applies them: learner, optimiser, and A3C's shared weights."""

@@ -1,4 +1,4 @@
-"""Batches: rollouts side by side, and the rows of one that an environment really showed."""
+"""Gathers rollouts into batches, and selects the observations that environments returned."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.types import Batch, Rollout, Tree, map_columns
 
 
 def gather(rollouts: list[Rollout], device: torch.device | str = "cpu") -> Batch:
-    """Copy rollouts of equal length, side by side, into learner-owned memory.
+    """Copy rollouts of equal length into one batch in the learner's memory.
 
     Args:
         rollouts: each ``[T, B_i]``; they may be views of slots that are about to be reused.
 
     Returns:
-        a batch of ``[T, sum(B_i)]`` on ``device``. On a GPU its copy may be under way still, which
-        what is computed there next waits for, on the same stream.
+        a batch of ``[T, sum(B_i)]`` on ``device``. On a GPU the copy may still be running; later
+        work on the same stream waits for it.
     """
     to = torch.device(device)
     names = [field.name for field in fields(Batch) if field.name not in ("valid", "targets")]
@@ -35,13 +35,13 @@ def _joined(leaves: tuple[Tensor, ...], dim: int, to: torch.device) -> Tensor:
         return torch.cat(leaves, dim).to(to)
     shape = list(leaves[0].shape)
     shape[dim] = sum(leaf.shape[dim] for leaf in leaves)
-    # A GPU reads pinned memory itself, while this thread goes on.
+    # A GPU reads pinned memory itself, while this thread continues.
     pinned = torch.empty(shape, dtype=leaves[0].dtype, pin_memory=True)
     return torch.cat(leaves, dim, out=pinned).to(to, non_blocking=True)
 
 
 def real_rows(batch: Batch) -> Tree:
-    """The observations without the bootstrap's, and without fillers of rollouts cut short."""
+    """Return the observations without the bootstrap row and the padding of short rollouts."""
     padded = batch.first[:-1] & batch.first[1:]
     rows = tree.map_leaves(lambda x: x[:-1], stacks.apart(batch.obs))
     return tree.map_leaves(lambda x: x[~padded].unsqueeze(0), rows) if padded.any() else rows

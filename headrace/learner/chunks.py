@@ -1,7 +1,7 @@
-"""How a batch is cut: into chunks of columns that fit the processor's cache, on several threads.
+"""Splits batches into chunks of columns that fit the processor's cache, and maps threads over them.
 
-What of a chunk is kept for its backward pass is bounded in bytes, so that deep networks have short
-chunks and no more memory is needed for a large batch than for a small one.
+The bytes that a chunk keeps for its backward pass are bounded. Deep networks therefore have short
+chunks, and a large batch needs no more memory than a small one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CHUNK_BYTES = 32 << 20  # of what a backward pass needs: 111 images of the Natu
 
 
 class Chunks:
-    """Cuts batches, and works on the parts with several threads.
+    """Splits batches and processes the chunks with several threads.
 
     Args:
-        num_threads: how many chunks are worked on at a time.
-        max_steps: of a chunk, but it has at least a column.
-        min_steps: from how many steps on another thread pays.
+        num_threads: number of chunks processed at a time.
+        max_steps: largest number of steps in a chunk; a chunk has at least one column.
+        min_steps: number of steps from which another thread is worth its overhead.
     """
 
     def __init__(self, num_threads: int, max_steps: int, min_steps: int) -> None:
@@ -38,7 +38,7 @@ class Chunks:
         )
 
     def columns(self, num_rows: int, num_columns: int) -> list[slice]:
-        """Neighbouring columns of about equal number, in order."""
+        """Return slices of neighbouring columns, of about equal size, in order."""
         threads, most = self._num_threads, max(1, self._max_steps // num_rows)
         count = max(1, min(threads, -(-num_rows * num_columns // self._min_steps)))
         least = -(-num_columns // most)
@@ -48,15 +48,15 @@ class Chunks:
         return [slice(i, i + width) for i in range(0, num_columns, width)]
 
     def map(self, function: Callable[[slice], _T], num_rows: int, num_columns: int) -> Iterator[_T]:
-        """What the function returns of each chunk of columns, on all threads, in their order.
+        """Yield the function's result for each chunk of columns, in order, using all threads.
 
-        It is forgotten here as soon as it was given.
+        No reference to a yielded result is kept.
         """
         chunks = self.columns(num_rows, num_columns)
         return map(function, chunks) if len(chunks) == 1 else self._pool.map(function, chunks)
 
     def of(self, function: Callable[[Batch], _T], batch: Batch) -> Iterator[_T]:
-        """What the function returns of each chunk of a batch."""
+        """Yield the function's result for each chunk of a batch."""
         rows, num_columns = batch.valid.shape
 
         def part(at: slice) -> _T:
@@ -70,15 +70,12 @@ class Chunks:
 
 
 def max_steps(cost: PolicyStepCost, at_most: int) -> int:
-    """Steps of a chunk that keeps ``_CHUNK_BYTES`` for its backward pass; at least 1."""
+    """Return the steps of a chunk that keeps ``_CHUNK_BYTES`` for its backward pass; at least 1."""
     return max(1, min(at_most, _CHUNK_BYTES // max(1, cost.num_bytes)))
 
 
 class ChunkedPolicy:
-    """Stands in for a policy that computes targets: a batch passes it chunk by chunk.
-
-    What it returns has no gradient.
-    """
+    """Evaluates a policy chunk by chunk to compute targets; results have no gradient."""
 
     def __init__(self, policy: Policy, chunks: Chunks) -> None:
         self._policy, self._chunks = policy, chunks
@@ -105,7 +102,7 @@ class ChunkedPolicy:
             return list(self._chunks.map(part, *first.shape))
 
     def of(self, policy: Policy) -> ChunkedPolicy:
-        """Another policy of the same network, which a batch passes in the same chunks."""
+        """Return a chunked view of another policy with the same network."""
         return ChunkedPolicy(policy, self._chunks)
 
     def __getattr__(self, name: str) -> Any:

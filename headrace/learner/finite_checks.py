@@ -1,4 +1,4 @@
-"""What is not finite ends a run before a step is taken along it, and is named."""
+"""Stops a run before an optimiser step with NaN or infinity, and names the quantity."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _LARGE_REWARD = 1e3
 
 
 def is_finite(sums: Mapping[str, float], norm: float, max_norm: float) -> bool:
-    """Whether an optimiser may step.
+    """Return True if an optimiser step is safe.
 
     Args:
-        sums: of a batch, by metric. norm: of the gradient, which is cut to ``max_norm``.
+        sums: sums of a batch, by metric.
+        norm: norm of the gradient, which is clipped to ``max_norm``.
     """
     steering = (sums[name] for name in _STEERING)
     return (
@@ -35,7 +36,7 @@ def is_finite(sums: Mapping[str, float], norm: float, max_norm: float) -> bool:
     )
 
 
-def what_is_not(
+def not_finite(
     sums: Mapping[str, float], gradient: Tensor, parameters: Iterable[tuple[str, Tensor]]
 ) -> str:
     """Name the quantities that are not finite; ``gradient`` is flat, in the parameters' order."""
@@ -51,15 +52,16 @@ def what_is_not(
     return ", ".join(found) or f"a gradient whose square overflows (from {_LONGEST_STEP:g} on)"
 
 
-def refusal(
+def non_finite_error(
     where: str, what: str, last_norm: float | None, reward: Tensor | None, learning_rate: float
 ) -> NonFinite:
-    """The error for a step that is not taken.
+    """Build the error for a step that is not taken.
 
     Args:
-        where: update and step. what: see :func:`what_is_not`.
-        last_norm: of the gradient of the latest step that was taken.
-        reward: of the batch, as the environments gave it.
+        where: update and step.
+        what: the quantities, see :func:`not_finite`.
+        last_norm: gradient norm of the previous step.
+        reward: rewards of the batch, as returned by the environments.
     """
     largest = 0.0 if reward is None or not reward.numel() else float(reward.abs().max())
     before = "none" if last_norm is None else f"{last_norm:.3g}"
@@ -76,4 +78,4 @@ def refusal(
 def check_weights(flat: Tensor, where: str, learning_rate: float) -> None:
     """Raise NonFinite unless all weights ``[N]`` are finite."""
     if not math.isfinite(float(flat.sum())) and not bool(torch.isfinite(flat).all()):
-        raise refusal(where, "a weight became infinite", None, None, learning_rate)
+        raise non_finite_error(where, "a weight became infinite", None, None, learning_rate)

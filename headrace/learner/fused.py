@@ -1,9 +1,9 @@
-"""Forward and backward of the built-in dense networks by hand, in few operations.
+"""Computes forward and backward passes of the built-in dense networks in few operations.
 
-Autograd costs more than the arithmetic where a step sees some hundred samples. Both torsos have
-one shape, so here they are one network with a leading dimension of two, and gradients are written
-straight into one flat vector. Of a recurrent core autograd keeps only the core's own few calls.
-What this can't do is left to autograd, which is the tests' oracle.
+With a few hundred samples per step, autograd's bookkeeping takes longer than the arithmetic. Both
+torsos have the same shape, so they are computed as one network with a leading dimension of two,
+and gradients are written into one flat vector. A recurrent core still uses autograd for its few
+calls. Other networks use autograd alone, which is also the oracle of the tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.types import Batch, Loss, Metrics, State, Tree
 
 
 def can_fuse(policy: Policy) -> bool:
-    """Whether :class:`FusedNetwork` computes exactly what this policy does."""
+    """Return True if :class:`FusedNetwork` computes exactly the same function as this policy."""
     heads = policy.policy_head, policy.value_head
     if not is_exactly(policy, Policy) or not all(is_exactly(x, nn.Linear) for x in heads):
         return False
@@ -52,7 +52,10 @@ def can_fuse(policy: Policy) -> bool:
 
 
 def _dense_layers(policy: Policy) -> list[DenseLayers] | None:
-    """The layers of each torso; None if a torso does more than these, or their inputs differ."""
+    """Return the dense layers of each torso.
+
+    None if a torso has other parts, or if the torsos have different inputs.
+    """
     torso, value_torso = policy.torso, policy.value_torso
     if not isinstance(torso, Encoder):
         return None
@@ -66,7 +69,7 @@ def _dense_layers(policy: Policy) -> list[DenseLayers] | None:
 
 
 class _Parts:
-    """A flat vector of all parameters, or of their gradient, by what its parts are."""
+    """Views of a flat vector of all parameters, or of their gradient, by layer."""
 
     def __init__(self, policy: Policy, dense: list[DenseLayers], flat: Tensor) -> None:
         self.flat = flat
@@ -76,7 +79,7 @@ class _Parts:
             starts[p], start = start, start + p.numel()
 
         def view(*like: Tensor) -> Tensor:
-            """``[K, *shape]``: K parameters of one shape, which lie at equal distances."""
+            """Return ``[K, *shape]``: K parameters of one shape, stored at equal distances."""
             first, last = starts[like[0]], starts[like[-1]]
             return flat.as_strided(
                 (len(like), *like[0].shape), (last - first, *like[0].stride()), first
@@ -97,21 +100,22 @@ class _Parts:
 
 
 class _Passed(NamedTuple):
-    """What a forward pass leaves; its samples are the last dimension of the outputs."""
+    """Intermediate results of a forward pass; samples are the last dimension of the outputs."""
 
     layers: list[Tensor]  # [K, N, inputs], then [K, N, outputs] of each layer
     core: UnrolledCore | None
-    hidden: tuple[Tensor, Tensor]  # [N, width] each: what the policy's and the value head are given
+    hidden: tuple[Tensor, Tensor]  # [N, width] each: inputs of the policy head and the value head
     outputs: Tensor  # [num_outputs, N] of the policy's head
     params: Tensor  # [N, num_params]
     value: Tensor  # [N]
 
 
 class FusedNetwork:
-    """The gradient of a loss on a policy; several threads may use it.
+    """Computes the gradient of a loss with respect to a policy; safe to use from several threads.
 
     Args:
-        policy: one that :func:`can_fuse`. flat: what its parameters are views of.
+        policy: a policy for which :func:`can_fuse` is True.
+        flat: tensor of which the parameters are views.
     """
 
     def __init__(self, policy: Policy, flat: Tensor) -> None:
@@ -122,15 +126,15 @@ class FusedNetwork:
         self._torso, self._activation = cast(Encoder, policy.torso), layers[0].activation
         both = (cast(Encoder, x) for x in (policy.torso, policy.value_torso) if x is not None)
         self._normalizers = [x.normalizer for x in both if x.normalizer is not None]
-        self._free: list[_Parts] = []  # gradients that nobody uses
+        self._free: list[_Parts] = []  # gradient buffers that aren't in use
 
     def knows(self, algorithm: Hyperparameters) -> bool:
-        """Whether :meth:`by_hand` has this algorithm's loss and this policy's distribution."""
+        """Return True if :meth:`by_hand` supports this algorithm's loss and the distribution."""
         has_terms = type(algorithm).loss is Hyperparameters.loss
         return has_terms and has_score(self._policy.distribution)
 
     def is_current(self) -> bool:
-        """Whether both torsos still have equal statistics: they share one normalised input."""
+        """Return True if both torsos have equal statistics, because they share one input."""
         if len(self._normalizers) < 2:
             return True
         one, other = self._normalizers
@@ -141,7 +145,7 @@ class FusedNetwork:
     def by_hand(
         self, algorithm: Hyperparameters, batch: Batch, state: State
     ) -> tuple[Tensor, Metrics]:
-        """Flat gradient ``[P]`` and metrics of the loss that an algorithm's terms make."""
+        """Return the flat gradient ``[P]`` and metrics of the loss of an algorithm's terms."""
         with torch.inference_mode():  # whose operations cost a fifth less than no_grad's
             gradient, metrics = self._by_hand(algorithm, batch, state)
         return self._taken(gradient), metrics
@@ -177,10 +181,12 @@ class FusedNetwork:
         return self._backward(passed, d_value, *pulled), {**metrics}
 
     def by_autograd(self, loss: Callable[[Any], Loss], batch: Batch) -> tuple[Tensor, Metrics]:
-        """Flat gradient ``[P]`` and metrics of a loss that autograd takes back to the outputs only.
+        """Return the flat gradient ``[P]`` and metrics of any loss.
+
+        Autograd differentiates the loss with respect to the network's outputs only.
 
         Args:
-            loss: of what stands in for the policy.
+            loss: called with an object that has the policy's interface and fixed outputs.
         """
         with torch.no_grad():
             passed, shape = self._forward(batch), batch.first.shape
@@ -217,7 +223,7 @@ class FusedNetwork:
         return _Passed(layers, core, (hidden, value_hidden), outputs, params, value)
 
     def _dense(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """One layer of all torsos."""
+        """Compute one layer of all torsos."""
         of = self._activation
         assert of.in_place is not None
         return of.in_place(torch.baddbmm(bias, x, weight, beta=of.factor, alpha=of.factor))
@@ -225,14 +231,15 @@ class FusedNetwork:
     def _backward(
         self, passed: _Passed, d_value: Tensor, d_outputs: Tensor, d_free: Tensor | None = None
     ) -> _Parts:
-        """The gradient, of the first samples only where the derivatives are of no more.
+        """Return the gradient; derivatives may cover only the first samples.
 
         Args:
-            d_value: ``[N]``, of the value head; d_outputs: ``[num_outputs, N]``;
-            d_free: ``[num_free, N]``.
+            d_value: ``[N]``, derivatives by the value head's output.
+            d_outputs: ``[num_outputs, N]``, derivatives by the policy head's outputs.
+            d_free: ``[num_free, N]``, derivatives by parameters that don't depend on observations.
         """
         try:
-            gradient = self._free.pop()  # of which another thread may take the last
+            gradient = self._free.pop()  # another thread may take the last one
         except IndexError:
             gradient = self._new_parts()
         num = d_value.shape[0]
@@ -286,7 +293,7 @@ class FusedNetwork:
 
 
 class _Outputs:
-    """Stands in for a policy whose outputs are known."""
+    """Has a policy's interface and returns given outputs."""
 
     def __init__(self, policy: Policy, params: Tensor, value: Tensor) -> None:
         self._policy, self._params, self._value = policy, params, value

@@ -1,4 +1,4 @@
-"""What several learners' gradients, metrics and counts add up to, in one vector per step."""
+"""Sums gradients, metrics and counts of several learners, in one vector per optimiser step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _HALF = 4096  # a count travels as two float32, count = high * 4096 + low: exact
 
 
 class GradientAllReduce:
-    """Adds up what the learners of a group have for an optimiser step.
+    """All-reduces gradients and metrics of a group of learners.
 
-    Targets are counted from their last known mean, which changes no variance: their squares would
-    not fit float32 otherwise.
+    Value targets are sent relative to their last known mean. That doesn't change their variance,
+    and their squares would not fit float32 otherwise.
     """
 
     def __init__(self, group: Group) -> None:
@@ -24,11 +24,12 @@ class GradientAllReduce:
     def added_up(
         self, gradient: Tensor, values: dict[str, float], count: int
     ) -> tuple[Tensor, dict[str, float], int]:
-        """Gradient, sums of metrics and count of all learners; targets are counted from ``center``.
+        """Return gradient, sums of metrics and count of all learners, with targets less ``center``.
 
         Args:
-            gradient: ``[P]``, summed. values: sums, with ``target_sum`` and ``target_sq``.
-            count: of valid steps.
+            gradient: ``[P]``, summed over this learner's steps.
+            values: sums of metrics, with ``target_sum`` and ``target_sq``.
+            count: number of valid steps.
         """
         center, total = self.center, values["target_sum"]
         square = values["target_sq"] - 2 * center * total + count * center**2

@@ -1,4 +1,4 @@
-"""The gradient of an algorithm's loss, by the fastest way that knows both policy and algorithm."""
+"""Computes the gradient of an algorithm's loss by the fastest exact path."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _PIECE = 1 << 18  # weights whose gradients are added at a time, for a cast of t
 
 
 class Gradients:
-    """Of SUMMED losses, as flat vectors; several threads may ask.
+    """Computes gradients of SUMMED losses as flat vectors; safe to use from several threads.
 
     Args:
-        state: of the algorithm. flat: what the policy's parameters are views of.
+        state: state of the algorithm.
+        flat: tensor of which the policy's parameters are views.
     """
 
     def __init__(
@@ -46,18 +47,18 @@ class Gradients:
 
     @property
     def by_hand(self) -> bool:
-        """Whether the network is one that is differentiated by hand."""
+        """Return True if the network has hand-written derivatives."""
         return self._network is not None
 
     def chunks(self, num_threads: int, most: int) -> Chunks:
-        """How batches are cut for this network.
+        """Return how to split batches for this network.
 
         Args:
-            most: steps of a chunk.
+            most: largest number of steps in a chunk.
         """
         if self._device.type != "cpu":
             return Chunks(1, _NO_LIMIT, _NO_LIMIT)
-        # Another thread pays from so many steps on; by hand, most of a short one is Python's turn.
+        # A thread needs enough steps to be worth it; short hand-written passes are mostly Python.
         if self.by_hand and self._policy.core is None:
             num = sum(p.numel() for p in self._parameters)
             return Chunks(num_threads, most, max(_MIN_STEPS, min(_MAX_MIN_STEPS, _MIN_WORK // num)))
@@ -69,9 +70,10 @@ class Gradients:
         return Chunks(num_threads, max_steps(cost, most), enough)
 
     def __call__(self, batch: Batch) -> tuple[list[Tensor], Metrics]:
-        """Gradient of the loss on a batch, and the metrics' sums.
+        """Return the gradient of the loss on a batch, and sums of metrics.
 
-        The gradient is in parts that make ``[P]``: of each parameter in its own dtype, or whole.
+        The gradient is a list of parts that concatenate to ``[P]``: one part, or one per parameter
+        in its own dtype.
         """
         network, algorithm, state = self._network, self.algorithm, self._state
         if network is None or not self._fuses:
@@ -84,7 +86,7 @@ class Gradients:
         return [gradient], metrics
 
     def still(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the weights don't change: bfloat16 casts them once for all chunks of a step."""
+        """Return a context in which weights are constant, so bfloat16 casts them once per step."""
         by_hand = self._network is not None
         return contextlib.nullcontext() if by_hand else self._policy.still(learns=True)
 
@@ -99,7 +101,7 @@ class Gradients:
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """One flat gradient ``[P]``, float32 if any part is; a lone part itself."""
+    """Concatenate parts to a flat gradient ``[P]``, in float32 if any part is."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -1,4 +1,4 @@
-"""A3C: actors that apply gradients of their own to parameters that all of them share.
+"""A3C: actors compute gradients and apply them to shared parameters without locks.
 
     actor a                                  trainer
       pull     <--- parameters ------------  (its policy's parameters are the shared ones)
@@ -6,10 +6,10 @@
       learn    ---> parameters, moments      writes the learning rate
       commit   ---> rollout, metrics, lag    counts, observes, publishes, releases
 
-Nobody locks (Recht et al. 2011; Mnih et al. 2016, section 4): an actor may copy parameters while
-another changes them, and of two changes to one number one may be lost. Such races are part of the
-algorithm. A process killed in the middle of ``learn`` has changed some weights and not the others,
-which is one of them, so it harms nobody. With transport=serial there are none.
+There are no locks (Recht et al. 2011; Mnih et al. 2016, section 4). An actor may copy parameters
+while another changes them, and one of two simultaneous changes to a number may be lost. Such races
+are part of the algorithm. A process killed in the middle of ``learn`` has changed only some of the
+weights, which is one more such race. With transport=serial there are no races.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.validation.fields import float_fields
 
 
 def _rates(algorithm: Hyperparameters) -> list[str]:
-    """The hyperparameters sent to actors: the floats of the built-in class.
+    """Return the names of hyperparameters sent to actors: the floats of the built-in class.
 
     A custom subclass may be unknown to an actor's process, so its fields are left out.
     """
@@ -47,16 +47,17 @@ def _layout(learner: Learner, num_actors: int) -> dict[str, Tree]:
     return {
         "optimizer": spec_of(learner.optimizer.memory),
         "rates": ArraySpec((len(_rates(learner.algorithm)),), torch.float64),
-        "applied": ArraySpec((num_actors,), torch.int64),  # gradients so far, by who writes it
+        "applied": ArraySpec((num_actors,), torch.int64),  # gradients so far, by actor
     }
 
 
 class SharedModel:
-    """The trainer's end: parameters and optimiser's state in one buffer; an update only watches.
+    """The trainer's side of A3C: parameters and optimiser state in one shared buffer.
 
     Args:
-        learner: of the trainer; its parameters and optimiser's state move into the buffer.
-        num_actors: that learn. steps_per_update: gradients that an update counts.
+        learner: the trainer's learner, whose parameters and optimiser state move into the buffer.
+        num_actors: number of actors that apply gradients.
+        steps_per_update: gradients that count as one update.
         shared: allocate in shared memory.
     """
 
@@ -74,7 +75,7 @@ class SharedModel:
         learner.optimizer.use(memory)
 
     def opened(self, learning_rate: float, values: Mapping[str, float]) -> Tensor:
-        """The buffer that actors attach to; they begin with these."""
+        """Set the rates for the actors, and return the buffer that they attach to."""
         algorithm = self._learner.algorithm
         known = {**values, "learning_rate": learning_rate}
         rates = [known.get(name, getattr(algorithm, name)) for name in _rates(algorithm)]
@@ -84,9 +85,9 @@ class SharedModel:
     def update(
         self, fresh: Fresh, learning_rate: float, values: Mapping[str, float]
     ) -> dict[str, float]:
-        """Like :meth:`Learner.update`, whose steps the actors have done already: one a rollout.
+        """Count an update whose optimiser steps the actors have done, one per rollout.
 
-        Their metrics come with the rollouts.
+        Metrics are in the rollouts.
         """
         self.opened(learning_rate, values)
         self._learner.watch(fresh, self._steps_per_update)
@@ -94,19 +95,19 @@ class SharedModel:
 
 
 def own_metrics(rollout: Rollout) -> list[dict[str, float]]:
-    """What the actor's own gradient on a rollout reported; empty where it computed none."""
-    found = (json.loads(bytes(text.numpy())) for text in tree.leaves(rollout.metrics))
-    return [{k: v for k, v in one.items() if not math.isnan(v)} for one in found]
+    """Return the metrics of the actor's gradients on a rollout; none if it computed none."""
+    parts = (json.loads(bytes(text.numpy())) for text in tree.leaves(rollout.metrics))
+    return [{k: v for k, v in one.items() if not math.isnan(v)} for one in parts]
 
 
 class ActorLearner:
-    """The actor's end: gradients from its own copy of the parameters, applied to the shared ones.
+    """The actor's side of A3C: gradients at its own copy of the parameters, applied to the shared.
 
     Args:
-        policy: the actor's; its parameters become views of one flat tensor.
-        algorithm: what to learn with.
-        actor: its number, of ``num_actors``.
-        buffer: of the :class:`SharedModel`.
+        policy: the actor's policy; its parameters become views of one flat tensor.
+        algorithm: the algorithm.
+        actor: index of the actor, below ``num_actors``.
+        buffer: buffer of the :class:`SharedModel`.
     """
 
     def __init__(
@@ -130,15 +131,15 @@ class ActorLearner:
         self._local.copy_(self._shared["optimizer"]["flat"])
 
     def learn(self, rollout: Rollout) -> int:
-        """One gradient on a rollout of the pulled parameters, applied at the rates set now.
+        """Compute one gradient on a rollout of the pulled parameters, and apply it.
 
-        Its metrics are written into the rollout.
+        The metrics are written into the rollout.
 
         Raises:
             NonFinite: a loss or gradient is not finite; it was not applied.
 
         Returns:
-            gradients that others have applied since the pull.
+            number of gradients that others have applied since the pull.
         """
         shared = self._shared
         rate, *others = shared["rates"].tolist()
@@ -148,8 +149,8 @@ class ActorLearner:
             metrics = self._learner.train(lambda: gather([rollout]), rate, changed)
         except NonFinite as error:
             version = int(rollout.version.max())
-            told = f"actor {self._actor}, after update {version}, its {error}"
-            raise NonFinite(told) from None
+            message = f"actor {self._actor}, after update {version}, its {error}"
+            raise NonFinite(message) from None
         text = json.dumps(metrics).encode().ljust(METRICS_BYTES)
         rollout.metrics.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         lag = int(shared["applied"].sum()) - self._applied

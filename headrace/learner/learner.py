@@ -1,10 +1,10 @@
-"""The learner: fresh batch → loss → gradient → optimiser, with nothing that waits.
+"""Updates a policy: fresh batch → loss → gradient → optimiser step.
 
-Losses are sums, so a batch may be cut into column chunks that fit the processor's cache and are
-worked on by several threads: the gradients of the chunks, added up in their order and divided by
-the number of valid steps, are the gradient of the batch, bit for bit the same on every run. In the
-same way several learners with a part of the batch each add their gradients, metrics and counts up,
-in one vector per optimiser step, and all take the same step.
+Losses are sums over steps. A batch can therefore be split into chunks of columns that fit the
+processor's cache and are processed by several threads. Gradients of the chunks are added in a
+fixed order and divided by the number of valid steps, so results are the same, bit for bit, in
+every run. Several learners, each with a part of the batch, all-reduce gradients, metrics and
+counts in one vector per optimiser step, and all take the same step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from headrace.algos.common import Hyperparameters
 from headrace.learner.batches import real_rows
 from headrace.learner.chunks import ChunkedPolicy
-from headrace.learner.finite_checks import check_weights, is_finite, refusal, what_is_not
+from headrace.learner.finite_checks import check_weights, is_finite, non_finite_error, not_finite
 from headrace.learner.gradient_allreduce import GradientAllReduce
 from headrace.learner.gradients import Gradients, add, joined
 from headrace.learner.metrics import as_numbers, check_names, mean_metrics, step_metrics
@@ -46,9 +46,10 @@ class Learner:
     Args:
         policy: moved to ``device``; its parameters become views of one flat tensor.
         algorithm: a dataclass of ``headrace.algos``.
-        num_threads: how many chunks are worked on at a time (1 on an accelerator).
-        chunk_steps: steps per chunk, at most, but whole columns; fewer where they take much memory.
-        group: the learners that take each step together; None: this one alone.
+        num_threads: number of chunks processed at a time (1 on an accelerator).
+        chunk_steps: largest number of steps per chunk, in whole columns; fewer if they need much
+            memory.
+        group: learners that take each step together; None: only this one.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Learner:
         self.policy = policy.to(device)
         algorithm = at_start(algorithm)
         self.algorithm, self.device = algorithm, torch.device(device)
-        full_float32(device)  # in which actors act
+        full_float32(device)  # as in the actors
         flat = flatten_parameters(policy)
         kind, eps, fused = algorithm.optimizer, algorithm.optimizer_eps, algorithm.fused
         self.optimizer = Optimizer(kind, flat, eps, fused)
@@ -75,26 +76,26 @@ class Learner:
         whole = (self.by_hand and policy.core is None) or self.device.type != "cpu"
         self._for_targets: Any = policy if whole else ChunkedPolicy(policy, self._chunks)
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
-        self.targets = MovingMoments(0.1)  # of the values
+        self.targets = MovingMoments(0.1)  # of the value targets
         self._target_sums: list[tuple[float, float, float]] = []  # count, sum, squares of a step
         self.num_steps = 0  # optimiser steps
         self.ages = LagCounter()
-        self.own: list[dict[str, float]] = []  # the latest update's metrics of this learner's data
-        self._reward: Tensor | None = None  # of the latest fresh batch, as it came
-        self._last_norm: float | None = None  # of the gradient of the latest step
-        self._together = GradientAllReduce(self.group)
+        self.own: list[dict[str, float]] = []  # metrics of this learner's data, latest update
+        self._reward: Tensor | None = None  # of the latest fresh batch, before any transform
+        self._last_norm: float | None = None  # gradient norm of the latest step
+        self._allreduce = GradientAllReduce(self.group)
 
     @property
     def by_hand(self) -> bool:
-        """Whether gradients are computed by hand (``fused``), without the torsos' own code."""
+        """Return True if hand-written derivatives (``fused``) replace autograd."""
         return self._gradients.by_hand
 
     def update(
         self, fresh: Fresh, learning_rate: float, values: Mapping[str, float] = _NO_VALUES
     ) -> dict[str, float]:
-        """All optimiser steps of one update; returns the mean metrics over its steps.
+        """Take all optimiser steps of one update; returns the mean metrics over its steps.
 
-        Running statistics of observations are those that the actors used until all steps are done.
+        Running statistics of observations change only after all steps, as the actors used them.
 
         Args:
             values: new values of hyperparameters, by name; others are unchanged.
@@ -144,12 +145,12 @@ class Learner:
 
     @property
     def _where(self) -> str:
-        """Which update this is, where it is known, and which optimiser step comes next."""
+        """Describe the next optimiser step, with the update if it is known."""
         version, step = self.ages.version, f"optimiser step {self.num_steps + 1}"
         return step if version is None else f"update {version + 1}, {step}"
 
     def _move_values(self) -> None:
-        """Take the value targets of an update's steps into the units of the values, if asked."""
+        """Update PopArt's statistics with the value targets of an update's steps."""
         count, total, square = map(sum, zip(*self._target_sums, strict=True))
         self._target_sums = []
         if isinstance(self.policy.popart, TaskPopArt):
@@ -160,33 +161,33 @@ class Learner:
             self.policy.popart.move(self.policy.value_head, *moments)
 
     def published(self, version: int) -> None:
-        """The weights as they are now are what actors fetch as this version."""
+        """Record that actors get the current weights as this version."""
         self.ages.published(version, self.num_steps)
 
     def take_lags(self) -> dict[str, int]:
-        """How old what was learnt from was, since the last call; see :meth:`LagCounter.take`."""
+        """Return policy lags since the last call; see :meth:`LagCounter.take`."""
         return self.ages.take()
 
     def watch(self, fresh: Fresh, num_steps: int) -> None:
-        """An update whose ``num_steps`` optimiser steps the actors have done themselves."""
+        """Count an update whose ``num_steps`` optimiser steps the actors have done."""
         self.policy.take(self._statistics(fresh()))
         self.num_steps += num_steps
 
     def _statistics(self, batch: Batch) -> list[Moments]:
-        """Of all learners' observations, by torso, then of their returns, of what is normalised."""
+        """Return moments over all learners: observations by torso, then returns, if normalised."""
         own = self.policy.moments(real_rows(batch)) if self.policy.normalizers else []
         if self.returns is not None:
             own.append(moments(batch.discounted_return[batch.valid].unsqueeze(1)))
         return of_all(own, self.group.gather)
 
     def _scaled(self, batch: Batch) -> Tensor:
-        """Rewards in standard deviations of discounted returns, this batch's included, if asked."""
+        """Return rewards, in standard deviations of discounted returns with normalize_returns."""
         if self.returns is None:
             return batch.reward
         return (batch.reward * self.returns.scale).clamp(-_MAX_REWARD, _MAX_REWARD)
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
-        """One optimiser step; returns the mean metrics before it.
+        """Take one optimiser step; returns the mean metrics before it.
 
         Raises:
             ConfigError: a custom loss reports no sums that are needed here.
@@ -198,15 +199,15 @@ class Learner:
         values = as_numbers(sums)
         metrics = step_metrics(values, count)
         self.own.append(metrics.copy())
-        center = self._together.center
+        center = self._allreduce.center
         if self.group.size > 1:
-            gradient, values, count = self._together.added_up(gradient, values, count)
+            gradient, values, count = self._allreduce.added_up(gradient, values, count)
             metrics = step_metrics(values, count)
         norm, longest = self._divided(gradient, count), self.algorithm.max_grad_norm
         if not is_finite(values, norm, longest):
-            what = what_is_not(values, gradient, self.policy.named_parameters())
+            quantities = not_finite(values, gradient, self.policy.named_parameters())
             reward = batch.reward if self._reward is None else self._reward
-            raise refusal(self._where, what, self._last_norm, reward, learning_rate)
+            raise non_finite_error(self._where, quantities, self._last_norm, reward, learning_rate)
         if isinstance(self.policy.popart, TaskPopArt):
             self.policy.popart.note(values)
         total, square = values["target_sum"], values["target_sq"]
@@ -222,7 +223,7 @@ class Learner:
         with torch.inference_mode():  # as a decorator it takes twice as long
             gradient /= max(count, 1)
             norm = float(torch.linalg.vector_norm(gradient))
-            if math.isinf(norm):  # of numbers whose squares overflow
+            if math.isinf(norm):  # squares overflow in float32
                 norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
         return norm
 
@@ -234,7 +235,7 @@ class Learner:
         self.optimizer.step(gradient, learning_rate)
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
-        """Gradient of the SUMMED loss as one flat vector, the metrics' sums, the valid steps."""
+        """Return the gradient of the SUMMED loss as a flat vector, sums of metrics, valid steps."""
         with self._gradients.still():
             parts = self._chunks.of(self._gradients, batch)
             pieces, sums = next(parts)
@@ -246,7 +247,7 @@ class Learner:
         return gradient, sums, int(batch.valid.sum())
 
     def log_ratio(self, batch: Batch) -> Tensor:
-        """log pi - log mu of the actions ``[T, B]``, by the policy as it is; no gradient."""
+        """Return log pi - log mu of the actions ``[T, B]`` under the policy, without gradient."""
         return torch.cat(list(self._chunks.of(self._chunk_log_ratio, batch)), 1)
 
     @torch.no_grad()
@@ -256,19 +257,19 @@ class Learner:
         return self.policy.distribution.log_prob(params, chunk.action) - chunk.log_prob
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser, algorithm state and counters, as tensors and plain values.
+        """Return optimiser, algorithm state and counters, as tensors and plain values.
 
-        What is each learner's own is left out, see :meth:`own_state`.
+        Data of one learner only is left out, see :meth:`own_state`.
         """
         state = {k: _saved(v) for k, v in self.state.items() if not hasattr(v, "reshard")}
         returns = {} if self.returns is None else _saved(self.returns)
         optimizer = self.optimizer.state_dict()
         parts = {"optimizer": optimizer, "state": state, "returns": returns}
         parts |= {"targets": self.targets.state_dict(), "ages": self.ages.state_dict()}
-        return parts | {"num_steps": self.num_steps, "center": self._together.center}
+        return parts | {"num_steps": self.num_steps, "center": self._allreduce.center}
 
     def own_state(self) -> dict[str, Any]:
-        """Data that only this learner holds: replay and circular buffers."""
+        """Return data that only this learner holds: replay and circular buffers."""
         return {k: _saved(v) for k, v in self.state.items() if hasattr(v, "reshard")}
 
     def load_own_state(self, of_ranks: list[dict[str, Any]]) -> None:
@@ -286,7 +287,7 @@ class Learner:
         self.optimizer.load_state_dict(saved["optimizer"])
         for name, value in saved["state"].items():
             ours = self.state.get(name)
-            if ours is None:  # what these settings have no use for, as moments beside minibatches
+            if ours is None:  # unused with these settings, such as moments with minibatches
                 continue
             if isinstance(ours, torch.Generator):
                 ours.set_state(value)
@@ -296,12 +297,10 @@ class Learner:
                 self.state[name] = value
         if self.returns is not None:
             self.returns.load_state_dict(saved["returns"])
-        if "targets" in saved:  # older versions had none
-            self.targets.load_state_dict(saved["targets"])
-        self._together.center = saved.get("center", 0.0) if self.group.size > 1 else 0.0
+        self.targets.load_state_dict(saved["targets"])
+        self._allreduce.center = saved["center"] if self.group.size > 1 else 0.0
         self.num_steps = saved["num_steps"]
-        if "ages" in saved:  # else it is an older version's
-            self.ages.load_state_dict(saved["ages"])
+        self.ages.load_state_dict(saved["ages"])
 
     def close(self) -> None:
         """Stop the threads."""
@@ -309,7 +308,7 @@ class Learner:
 
 
 def _saved(value: Any) -> Any:
-    """A part of an algorithm's state as tensors and plain values."""
+    """Convert a part of an algorithm's state to tensors and plain values."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     return dict(value.state_dict()) if hasattr(value, "state_dict") else value

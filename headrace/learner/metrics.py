@@ -1,4 +1,4 @@
-"""What a learner reports: sums over the valid steps of a batch, as means."""
+"""Turns the learner's sums over valid steps into the means that it reports."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def check_names(sums: Metrics, algorithm: str) -> None:
 
 
 def as_numbers(sums: Metrics) -> dict[str, float]:
-    """Sums of metrics, read at once where they are tensors."""
+    """Convert sums of metrics to floats, reading all tensors at once."""
     tensors = {name: x.double() for name, x in sums.items() if isinstance(x, Tensor)}
     numbers = torch.stack(list(tensors.values())).tolist() if tensors else []
     return {**sums, **dict(zip(tensors, numbers, strict=True))}  # type: ignore[dict-item]
 
 
 def step_metrics(sums: dict[str, float], count: int) -> dict[str, float]:
-    """Means per valid step, and the explained variance of the values where it is defined."""
+    """Return means per valid step, and the explained variance of the values if it is defined."""
     values = {name: value for name, value in sums.items() if not name.startswith(SUMS)}
     moments = {k: values.pop(k) for k in _MOMENTS}
     means = {name: value / max(count, 1) for name, value in values.items()}

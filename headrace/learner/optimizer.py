@@ -1,7 +1,7 @@
-"""Adam and RMSProp on one flat vector, by torch's own functional forms.
+"""Adam and RMSProp on one flat vector, with torch's functional optimisers.
 
-``torch.optim``'s classes import torch's compiler when the first of them is built: about a second
-of every start and 70 MB, for nothing that is used here.
+The classes of ``torch.optim`` import torch's compiler at first use, which adds about a second and
+70 MB to every start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def flatten_parameters(policy: torch.nn.Module, flat: Tensor | None = None) -> T
     """Move all parameters into one flat tensor that they are views of, and return it.
 
     Args:
-        flat: ``[N]``, what they move into; None allocates.
+        flat: destination ``[N]``; None allocates it.
     """
     parameters = list(policy.parameters())
     values = torch.cat([p.detach().reshape(-1) for p in parameters])
@@ -42,9 +42,9 @@ class Optimizer:
     Args:
         kind: ``adam`` (Kingma & Ba 2015) or ``rmsprop`` without momentum, with decay 0.99 (IMPALA,
             Table D.1).
-        flat: ``[N]``, what is optimised.
+        flat: ``[N]``, the optimised parameters.
         eps: added to the denominator.
-        fused: Adam in one operation, on the CPU; it rounds differently.
+        fused: compute Adam in one operation on the CPU, which rounds differently.
     """
 
     def __init__(self, kind: str, flat: Tensor, eps: float, fused: bool = False) -> None:
@@ -53,14 +53,14 @@ class Optimizer:
         names = ("mean", "square") if kind == "adam" else ("square",)
         self._state = {name: torch.zeros_like(flat) for name in names}
         self._state["step"] = torch.zeros(())
-        # A step must see its own gradient in the moments that divide it: where another process
-        # undid that, it would have no bound. So racing steps work on copies of the moments. They
-        # are read in the order mean, square and written in the opposite one.
+        # The moments that divide a step must include its own gradient, or the step is unbounded.
+        # Racing processes could overwrite them, so each step works on copies of the moments. They
+        # are read in the order mean, square and written in the opposite order.
         self._shared: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float) -> None:
-        """One update with ``gradient`` ``[N]``."""
+        """Apply one update with ``gradient`` ``[N]``."""
         state = self._state
         for name, value in self._shared.items():
             state[name].copy_(value)
@@ -84,14 +84,14 @@ class Optimizer:
 
     @property
     def memory(self) -> dict[str, Tensor]:
-        """Every tensor that a step changes: ``flat``, the moments and the step count."""
+        """Return every tensor that a step changes: ``flat``, the moments and the step count."""
         return {"flat": self._flat, **self._state}
 
     def use(self, memory: dict[str, Tensor], racing: bool = False) -> None:
-        """Work on these tensors from now on, laid out as :attr:`memory`; their values count.
+        """Adopt tensors with the layout of :attr:`memory`, and their values.
 
         Args:
-            racing: other processes step the same tensors, without locks.
+            racing: other processes update the same tensors without locks.
         """
         self._flat = memory["flat"]
         if racing:
@@ -100,7 +100,7 @@ class Optimizer:
             self._state = {name: memory[name] for name in self._state}
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of moments and step count."""
+        """Return copies of moments and step count."""
         return {"kind": self._kind, **{k: v.clone() for k, v in self._state.items()}}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a step of a batch costs: memory that its gradient keeps, and multiplications."""
+"""Computes the cost of a step in a batch: memory kept for its gradient, and multiplications."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ROWS = 2
 
 
 class PolicyStepCost(NamedTuple):
-    """Of one step on its way through a policy, forward."""
+    """Cost of the forward pass of one step."""
 
-    num_bytes: int  # of what its backward pass needs, in float32
+    num_bytes: int  # kept for the backward pass, in float32
     products: int  # multiplications: parameters, those of convolutions at each place
 
 
 def step_cost(policy: Policy) -> PolicyStepCost:
-    """What a step costs a policy on the CPU, by shapes alone: the same on every machine."""
+    """Compute a step's cost on the CPU from shapes alone; it is the same on every machine."""
     parameters = list(policy.parameters())
     own = {p.untyped_storage().data_ptr() for p in parameters}
     kernels = {p.shape for p in parameters if p.ndim == 4}  # scaled ones have other memory
@@ -39,7 +39,7 @@ def step_cost(policy: Policy) -> PolicyStepCost:
         nonlocal num_bytes
         if x.untyped_storage().data_ptr() not in own and x.shape not in kernels:
             num_bytes += x.nbytes
-        return x.detach()  # x itself would keep its graph, and so these weights, for ever
+        return x.detach()  # x itself would keep its graph, and with it these weights
 
     def count(module: nn.Module, _: Any, output: Tensor) -> None:
         nonlocal products
@@ -61,9 +61,9 @@ def step_cost(policy: Policy) -> PolicyStepCost:
 
 
 def example(policy: Policy, num: int) -> Tree:
-    """Inputs ``[1, num, ...]``, with observations of their space: zeros may lie outside it.
+    """Return inputs ``[1, num, ...]`` whose observations are in their space; zeros might not be.
 
-    Whole numbers have their lowest values, which are symbols whatever the number of symbols is.
+    Integers have their lowest values, which are valid symbols for any number of symbols.
     """
     inputs, space = policy.inputs, copy.deepcopy(policy.inputs.features_space)
     space.seed(0)

@@ -1,15 +1,14 @@
-"""Losses, each with its derivative, and statistics; as SUMS over valid steps.
+"""Losses with their derivatives, and statistics, as SUMS over valid steps.
 
 A private function defines each loss once: its value and its derivative for every step
-(:class:`StepLoss`). The public functions sum the values and give the derivative to autograd;
-:func:`derivatives` uses the same definitions where autograd's bookkeeping would take longer than
-the arithmetic. Only the learner divides the sums.
+(:class:`StepLoss`). The public functions sum the values and pass the derivative to autograd.
+:func:`derivatives` uses the same definitions without autograd, whose bookkeeping takes longer than
+the arithmetic in small batches. Only the learner divides the sums.
 
-Inputs are ``[T, B]``, ``valid`` bool among them, and a loss is a 0-d sum that can be differentiated
-once. Fillers contribute 0 to values and gradients, whatever they hold, even NaN. Advantages,
-targets, old values and the log-probabilities of other policies are data: no gradient flows into
-them. ``log_prob`` is that of the policy being trained, values are without their bootstrap row, and
-``log_ratio`` is log pi - log mu.
+Inputs are ``[T, B]``, including ``valid`` (bool). A loss is a 0-d sum that can be differentiated
+once. Fillers contribute 0 to values and gradients, even if they hold NaN. Advantages, targets, old
+values and the log-probabilities of other policies are data without gradients. ``log_prob`` belongs
+to the policy being trained, values exclude the bootstrap row, and ``log_ratio`` is log pi - log mu.
 
 The public losses raise ValueError unless the shapes agree and are of rank 2, and TypeError unless
 ``valid`` is bool and the others are floating.
@@ -34,14 +33,14 @@ _Number = TypeVar("_Number", Tensor, float)
 class LossTerms(NamedTuple):
     """The data and thresholds of a loss; tensors are ``[T, B]`` and get no gradient."""
 
-    advantage: Tensor  # with all that weights or scales it
-    target: Tensor  # of the values
-    clip: float | None = None  # of the ratio pi/old (ppo_clip_loss); None: -A log pi
-    old_log_prob: Tensor | None = None  # what the clipped ratio is over; None: the behaviour's
+    advantage: Tensor  # including all weights and scales
+    target: Tensor  # value targets
+    clip: float | None = None  # clip of the ratio pi/old (ppo_clip_loss); None: -A log pi
+    old_log_prob: Tensor | None = None  # denominator of the clipped ratio; None: behaviour policy
     epsilon: float = 0.0  # above 0: -A log(pi + epsilon)
     old_value: Tensor | None = None  # with value_clip: clipped_value_loss
-    value_clip: float | None = None  # in the value head's own units
-    kl_coef: float = 0.0  # of a penalty: KL(behaviour || pi)
+    value_clip: float | None = None  # in the units of the value head
+    kl_coef: float = 0.0  # weight of the penalty KL(behaviour || pi)
     sums: Mapping[str, Tensor] = MappingProxyType({})  # further metrics
 
 
@@ -50,18 +49,18 @@ class LossDerivatives(NamedTuple):
 
     log_prob: Tensor  # [T * B]
     value: Tensor  # [T * B]  with respect to the value head's output
-    sums: dict[str, float]  # metrics, the same as autograd's path reports
+    sums: dict[str, float]  # metrics, the same as with autograd
 
 
 class StepLoss(NamedTuple):
-    """The loss of each step and its derivative, ``[T, B]`` each; anything on fillers."""
+    """The loss of each step and its derivative, ``[T, B]`` each; undefined on fillers."""
 
     value: Tensor
     slope: Tensor
 
 
 class _Sum(torch.autograd.Function):
-    """``(x, value, slope, valid) -> sum``: the valid values, with their slopes as x's gradient."""
+    """Sums the valid values, with the slopes as the gradient of x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, value: Tensor, slope: Tensor, valid: Tensor) -> Tensor:
@@ -80,7 +79,7 @@ def _summed(x: Tensor, steps: StepLoss, valid: Tensor) -> Tensor:
 
 
 def masked_sum(x: Tensor, valid: Tensor) -> Tensor:
-    """Sum of ``x`` where ``valid``."""
+    """Return the sum of ``x`` over valid steps."""
     _check(valid, x=x)
     return torch.where(valid, x, 0.0).sum()
 
@@ -88,7 +87,7 @@ def masked_sum(x: Tensor, valid: Tensor) -> Tensor:
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:
     """``-sum log pi(a_t | x_t) * A_t``, the policy term of IMPALA's section 4.2 and of A2C.
 
-    Off-policy advantages are weighted with rho already.
+    Off-policy advantages already include the weight rho.
     """
     _check(valid, log_prob=log_prob, advantage=advantage)
     with torch.no_grad():
@@ -122,7 +121,7 @@ def _epsilon_policy_gradient(log_prob: Tensor, advantage: Tensor, epsilon: float
 def surrogate_log_ratio(
     log_prob: Tensor, target_log_prob: Tensor, behaviour_log_prob: Tensor, kind: str, rho: float
 ) -> Tensor:
-    """The log of one of IMPACT's likelihood ratios (Luo et al. 2020, section 4.1).
+    """Compute the log of one of IMPACT's likelihood ratios (Luo et al. 2020, section 4.1).
 
     ``R1 = pi / pi_target``, ``R2 = pi / mu`` and ``R3 = pi / max(pi_target, mu / rho)``, which is
     ``min(mu / pi_target, rho) * pi / mu`` (section 3.1).
@@ -133,10 +132,10 @@ def surrogate_log_ratio(
         rho: at least 1; the paper's beta is ``1 / rho``.
 
     Returns:
-        ``[T, B]``, to be given to ``ppo_clip_loss``; anything on fillers.
+        ``[T, B]``, for ``ppo_clip_loss``; undefined on fillers.
 
     Raises:
-        KeyError: there is no such ratio.
+        KeyError: ``kind`` is unknown.
     """
     target_t, behaviour_t = target_log_prob.detach(), behaviour_log_prob.detach()
     denominator_t = {
@@ -156,7 +155,7 @@ def ppo_clip_loss(
     epsilon.
 
     Returns:
-        the loss, and how many valid steps had ``|r_t - 1| > clip`` as a 0-d float.
+        the loss, and the number of valid steps with ``|r_t - 1| > clip`` as a 0-d float.
     """
     _check(valid, log_ratio=log_ratio, advantage=advantage)
     with torch.no_grad():
@@ -166,7 +165,7 @@ def ppo_clip_loss(
 
 
 def _ppo_clip(log_ratio: Tensor, advantage: Tensor, clip: float) -> tuple[StepLoss, Tensor]:
-    """The loss, and 1 where the ratio is clipped, else 0."""
+    """Return the loss, and 1 where the ratio is clipped, else 0."""
     ratio = exp_ratio(log_ratio)
     bounded = ratio.clamp(1.0 - clip, 1.0 + clip)
     plain, limited = -ratio * advantage, -bounded * advantage
@@ -177,7 +176,7 @@ def _ppo_clip(log_ratio: Tensor, advantage: Tensor, clip: float) -> tuple[StepLo
 def policy_loss(
     terms: LossTerms, log_prob: Tensor, behaviour_log_prob: Tensor, valid: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy loss that the terms select, and the sums of its further metrics."""
+    """Return the policy loss that the terms select, and sums of further metrics."""
     _check(valid, log_prob=log_prob, advantage=terms.advantage)
     with torch.no_grad():
         log_ratio = log_prob - behaviour_log_prob
@@ -189,7 +188,7 @@ def policy_loss(
 def _policy_steps(
     terms: LossTerms, log_prob: Tensor, log_ratio: Tensor
 ) -> tuple[StepLoss, dict[str, Tensor]]:
-    """The policy loss, with its derivative with respect to log pi, and further metrics."""
+    """Return the policy loss with its derivative by log pi, and further metrics."""
     if terms.clip is not None:
         if terms.old_log_prob is not None:
             log_ratio = log_prob - terms.old_log_prob
@@ -210,7 +209,7 @@ def value_loss(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
 
 
 def _half_square(square: _Number) -> _Number:
-    """The value loss of a squared error; also of sums of such."""
+    """Return the value loss of squared errors, or of their sum."""
     return 0.5 * square
 
 
@@ -226,13 +225,13 @@ def _half_square_slope(error: Tensor, weight: float = 1.0) -> Tensor:
 def clipped_value_loss(
     value: Tensor, old_value: Tensor, target: Tensor, valid: Tensor, clip: float
 ) -> Tensor:
-    """``value_loss`` or the same with V moved at most ``clip`` from its old value: the larger one.
+    """Return the larger of ``value_loss`` and the same with V clipped around its old value.
 
-    This is the per-step maximum that the PPO authors' implementation uses; the paper has none.
+    The maximum is taken per step, as in the PPO authors' implementation; the paper has no clipping.
 
     Args:
-        old_value: V when the targets were made.
-        clip: the greatest change that counts in full, in the value's units.
+        old_value: V when the targets were computed.
+        clip: largest unclipped change, in the value's units.
     """
     _check(valid, value=value, old_value=old_value, target=target)
     with torch.no_grad():
@@ -241,7 +240,7 @@ def clipped_value_loss(
 
 
 def _clipped_value(error: Tensor, move: Tensor, full_move: Tensor, clip: float) -> StepLoss:
-    """The loss of ``target - V``, ``V - V_old`` and ``target - V_old``."""
+    """Return the clipped loss from ``target - V``, ``V - V_old`` and ``target - V_old``."""
     moved_error = full_move - move.clamp(-clip, clip)
     free = (error.abs() >= moved_error.abs()) | (move.abs() <= clip)
     value = _half_square(torch.maximum(error.square(), moved_error.square()))
@@ -249,9 +248,9 @@ def _clipped_value(error: Tensor, move: Tensor, full_move: Tensor, clip: float) 
 
 
 def approx_kl(log_ratio: Tensor, valid: Tensor) -> Tensor:
-    """``sum (r_t - 1) - log r_t`` with ``r = pi / mu``: each term >= 0, differentiable.
+    """Return ``sum (r_t - 1) - log r_t`` with ``r = pi / mu``; each term is at least 0.
 
-    For actions drawn from mu its expectation is KL(mu || pi), since r has the expectation 1.
+    For actions sampled from mu its expectation is KL(mu || pi), because E[r] = 1.
     """
     _check(valid, log_ratio=log_ratio)
     with torch.no_grad():
@@ -274,13 +273,13 @@ def derivatives(
     value_coef: float,
     value_scale: float = 1.0,
 ) -> LossDerivatives:
-    """Derivatives of the loss that the terms select, except by the entropy, and its metrics.
+    """Compute derivatives and metrics of the loss that the terms select.
 
-    To be called without gradients. The derivative by the entropy is a constant.
+    Call it without gradients. The derivative by the entropy is a constant and not included.
 
     Args:
-        log_prob, entropy, value: ``[T, B]``, what the policy says.
-        valid: ``[T, B]`` bool. Anything may stand on fillers.
+        log_prob, entropy, value: ``[T, B]``, outputs of the policy.
+        valid: ``[T, B]`` bool; fillers may hold anything.
         value_scale: V in the rewards' units is ``value_scale`` times the head's output, plus a
             constant; 0: the head isn't trained.
     """
@@ -319,11 +318,11 @@ def derivatives(
 
 @torch.no_grad()
 def value_moments(value: Tensor, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
-    """Sums from which ``explained_variance`` follows; add them up over chunks first.
+    """Compute the sums for ``explained_variance``; add them up over chunks first.
 
     Returns:
         ``target_sum``, ``target_sq``, ``error_sum`` and ``error_sq`` (error is target - value),
-        0-d float64: a variance from float32 sums would drown in rounding far from mean 0.
+        0-d float64, because float32 sums lose the variance far from mean 0.
     """
     _check(valid, value=value, target=target)
     target_t = torch.where(valid, target, 0.0).double()
@@ -343,21 +342,21 @@ def explained_variance(
 
     Args:
         target_sum, target_sq, error_sum, error_sq: totals of ``value_moments``.
-        count: the number of valid steps in them.
+        count: number of valid steps.
 
     Returns:
-        None where it is undefined: fewer than 2 steps, or targets that do not vary.
+        None if it is undefined: fewer than 2 steps, or constant targets.
     """
     if count < 2:
         return None
     target_var = float(target_sq) / count - (float(target_sum) / count) ** 2
-    if target_var <= 1e-12 * float(target_sq) / count:  # what rounding leaves of 0
+    if target_var <= 1e-12 * float(target_sq) / count:  # 0 up to rounding
         return None
     return 1.0 - (float(error_sq) / count - (float(error_sum) / count) ** 2) / target_var
 
 
 def _check(valid: Tensor, **tensors: Tensor) -> None:
-    """Rank, shapes and dtypes; raises ValueError or TypeError."""
+    """Check rank, shapes and dtypes; raises ValueError or TypeError."""
     if valid.dtype != torch.bool:
         raise TypeError(f"valid must be bool, got {valid.dtype}")
     if valid.dim() != 2:

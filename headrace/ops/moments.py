@@ -1,4 +1,4 @@
-"""Mean and variance of a stream, merged exactly from parts."""
+"""Mean and variance of a stream of samples, merged exactly from parts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_AT_ONCE = 1 << 18  # numbers in float64, so that pictures need no copies of many MB
+_AT_ONCE = 1 << 18  # float64 numbers at a time, so that images need no copies of many MB
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of some samples of ``F`` numbers each."""
+    """Count, mean and squared deviations of samples of ``F`` numbers each."""
 
     count: Tensor  # 0-d int64: float32 can't count beyond 2**24
     mean: Tensor  # [F] float64
@@ -31,7 +31,7 @@ class Moments:
 
 @torch.no_grad()
 def moments(x: Tensor) -> Moments:
-    """Of ``[N, F]`` samples, which may be none.
+    """Compute the moments of ``[N, F]`` samples; N may be 0.
 
     Raises:
         ValueError: x is not of rank 2.
@@ -50,7 +50,7 @@ def moments(x: Tensor) -> Moments:
 
 @torch.no_grad()
 def merge(a: Moments, b: Moments) -> Moments:
-    """The moments of the samples behind ``a`` and ``b`` together (Chan et al. 1979)."""
+    """Compute the moments of the union of two sets of samples (Chan et al. 1979)."""
     count = a.count + b.count
     share = b.count.double() / count.clamp_min(1)
     delta = b.mean - a.mean
@@ -59,12 +59,12 @@ def merge(a: Moments, b: Moments) -> Moments:
 
 
 def pack(a: Moments) -> Tensor:
-    """One vector ``[1 + 2 F]`` float64 to exchange: count (exact up to 2**53), mean, square."""
+    """Pack count (exact up to 2**53), mean and square into one vector ``[1 + 2 F]`` float64."""
     return torch.cat((a.count.double().reshape(1), a.mean, a.square))
 
 
 def unpack(vector: Tensor) -> Moments:
-    """What :func:`pack` made ``vector`` of.
+    """Restore the moments from a vector of :func:`pack`.
 
     Raises:
         ValueError: vector is not ``[1 + 2 F]``.
@@ -76,12 +76,12 @@ def unpack(vector: Tensor) -> Moments:
 
 
 def of_all(parts: Sequence[Moments], gather: Callable[[Tensor], Tensor]) -> list[Moments]:
-    """Of all learners' samples, for each of several streams, in one exchange.
+    """Merge the moments of all learners for several streams, in one exchange.
 
     Args:
-        parts: of this learner's samples, which may be none.
-        gather: maps the float64 vector ``[n]`` of one learner to ``[W, n]`` of all W, in one order
-            everywhere. All then hold the same moments, bit for bit.
+        parts: moments of this learner's samples, one per stream.
+        gather: maps the float64 vector ``[n]`` of one learner to ``[W, n]`` of all W learners, in
+            the same order on each. All learners then have the same moments, bit for bit.
     """
     if not parts:
         return []
@@ -91,13 +91,13 @@ def of_all(parts: Sequence[Moments], gather: Callable[[Tensor], Tensor]) -> list
 
 
 class MovingMoments:
-    """Mean and deviation of a stream that drifts, in plain numbers.
+    """Moving mean and standard deviation of a drifting stream.
 
-    Both are averages over batches that weigh exponentially less the older they are, divided by the
-    sum of the weights, so that the first batch counts in full (as in Adam: Kingma & Ba 2015).
+    Both are exponentially weighted averages over batches, divided by the sum of the weights, so
+    that the first batch counts in full (as in Adam: Kingma & Ba 2015).
 
     Args:
-        share: of the newest batch in the average.
+        share: weight of the newest batch.
     """
 
     def __init__(self, share: float) -> None:
@@ -105,7 +105,7 @@ class MovingMoments:
         self._weight = self._first = self._second = 0.0
 
     def note(self, mean: float, square: float) -> None:
-        """One batch: its mean, and the mean of its squares; a square of 0 or NaN tells nothing."""
+        """Add a batch by its mean and mean square; ignored if the square is 0 or not finite."""
         if not 0.0 < square < math.inf:
             return
         self._weight += self._share * (1.0 - self._weight)
@@ -114,19 +114,19 @@ class MovingMoments:
 
     @property
     def mean(self) -> float:
-        """0 before the first batch."""
+        """Moving mean; 0 before the first batch."""
         return self._first / self._weight if self._weight else 0.0
 
     @property
     def deviation(self) -> float:
-        """0 before the first batch; not below a thousandth of the root of the mean square."""
+        """Moving standard deviation, at least 0.001 of the root mean square; 0 before any batch."""
         square = self._second / self._weight if self._weight else 0.0
         return max(square - self.mean**2, 1e-6 * square) ** 0.5
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {"weight": self._weight, "first": self._first, "second": self._second}
 
     def load_state_dict(self, saved: dict[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._weight, self._first, self._second = saved["weight"], saved["first"], saved["second"]

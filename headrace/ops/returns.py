@@ -1,8 +1,8 @@
-"""Targets and advantages from streams of experience: GAE and V-trace.
+"""Value targets and advantages from trajectories: GAE and V-trace.
 
-Both are one recurrence that runs backwards in time, ``x_t = delta_t + decay_t * x_{t+1}``. Ends of
-episodes need no case of their own: a terminated step has discount 0, and after a truncated step
-comes a filler, whose ``delta`` and ``decay`` are 0, so that ``x`` is 0 there and ``vs = V``.
+Both are a recurrence backwards in time, ``x_t = delta_t + decay_t * x_{t+1}``. Ends of episodes
+need no special case. A terminated step has discount 0. A truncated step is followed by a filler,
+whose ``delta`` and ``decay`` are 0, so that ``x`` is 0 there and ``vs = V``.
 
 Both take one stream, of one floating dtype::
 
@@ -25,20 +25,20 @@ from headrace.ops.ratio import exp_ratio, grows_out_of_range
 
 
 class VTrace(NamedTuple):
-    """What V-trace gives, each ``[T, B]`` and detached; on fillers ``vs`` is V, the rest 0."""
+    """Results of V-trace, each ``[T, B]`` and detached; on fillers ``vs`` is V, others are 0."""
 
-    vs: Tensor  # [T, B]  targets of the values
+    vs: Tensor  # [T, B]  value targets
     pg_advantage: Tensor  # [T, B]  min(pg_rho_bar, ratio_t) * (q_t - V(x_t))
-    advantage: Tensor  # [T, B]  q_t - V(x_t), for losses that weigh with the ratio themselves
+    advantage: Tensor  # [T, B]  q_t - V(x_t), for losses that include the ratio
 
 
 @torch.no_grad()
 def reverse_linear_recurrence(inputs: Tensor, decays: Tensor) -> Tensor:
-    """``x_t = inputs_t + decays_t * x_{t+1}`` with ``x_T = 0``, in about log2(T) rounds.
+    """Compute ``x_t = inputs_t + decays_t * x_{t+1}`` with ``x_T = 0`` in about log2(T) rounds.
 
-    After the round with stride ``s`` row ``t`` holds the sum of its first ``2 s`` terms; rows
-    within ``s`` of the end are complete already and stay as they are. Where products
-    could overflow it goes row by row: infinity behind a decay of 0 would be NaN.
+    After the round with stride ``s``, row ``t`` holds the sum of its first ``2 s`` terms; rows
+    within ``s`` of the end are already complete. If products could overflow, rows are computed one
+    by one, because infinity times a decay of 0 would be NaN.
 
     Args:
         inputs: ``[T, B]``, floating.
@@ -79,7 +79,7 @@ def gae(
     """Generalised advantage estimation (Schulman et al. 2016, equation 16).
 
     ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with ``delta_t = r_t + gamma V(x_{t+1}) - V(x_t)``,
-    where V after a terminated step is 0 and the sum stops at an episode's end, however it ended.
+    where V after a terminated step is 0 and the sum stops at the end of an episode.
 
     Returns:
         advantage ``[T, B]`` (0 on fillers) and value target ``advantage + V`` ``[T, B]``, detached.
@@ -116,19 +116,19 @@ def vtrace(
         vs_t - V(x_t) = rho_t (r_t + gamma V(x_{t+1}) - V(x_t)) + gamma c_t (vs_{t+1} - V(x_{t+1}))
 
     and the advantage of section 4.2 is ``q_t - V(x_t)`` with ``q_t = r_t + gamma vs_{t+1}``, where
-    vs after the last row is V(x_T). At a terminated step gamma counts as 0. After a truncated one
-    the filler's vs is V of the final observation, so q bootstraps from that and the trace is cut.
+    vs after the last row is V(x_T). At a terminated step gamma counts as 0. After a truncated step
+    the filler's vs is V of the final observation, so q bootstraps from it and the trace is cut.
 
     Args:
         lam: extra decay of the trace.
-        rho_bar, c_bar, pg_rho_bar: where ratios are clipped, up to ``math.inf``, which is the
+        rho_bar, c_bar, pg_rho_bar: upper bounds of ratios, up to ``math.inf``, which means the
             largest number of the dtype (:func:`~headrace.ops.ratio.exp_ratio`). The paper's
-            analysis needs ``rho_bar >= c_bar``; here any values are computed as they are given.
+            analysis needs ``rho_bar >= c_bar``; this function accepts any values.
 
     Returns:
         ``vs``, ``pg_advantage`` and ``advantage``, all detached, also from ``log_ratio``.
 
-    Example, one column of five steps without an end of an episode, every ratio clipped to 1:
+    Example with one column of five steps within an episode; every ratio is clipped to 1:
         >>> log_ratio = torch.tensor([[0.4], [0.3], [0.3], [0.3], [0.4]])
         >>> reward = torch.tensor([[1.0], [0.5], [2.0], [0.0], [1.5]])
         >>> value = torch.tensor([[3.0], [2.8], [2.5], [2.0], [1.5], [0.0]])
@@ -155,7 +155,7 @@ def vtrace(
 
 
 def _check_stream(terminated: Tensor, first: Tensor, **floating: Tensor) -> None:
-    """Rank, shape and dtype of a time-major stream; raises ValueError or TypeError."""
+    """Check rank, shape and dtype of a time-major stream; raises ValueError or TypeError."""
     reward = floating["reward"]
     if reward.dim() != 2 or not len(reward):
         raise ValueError(f"reward must be [T, B] with T >= 1, got {tuple(reward.shape)}")
@@ -175,7 +175,7 @@ def _check_stream(terminated: Tensor, first: Tensor, **floating: Tensor) -> None
 
 
 def _check_floating(**tensors: Tensor) -> None:
-    """One floating dtype for all; raises TypeError."""
+    """Check that all tensors have one floating dtype; raises TypeError."""
     dtypes = {x.dtype for x in tensors.values()}
     if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
         got = ", ".join(f"{name} {x.dtype}" for name, x in tensors.items())

@@ -1,4 +1,4 @@
-"""Rewards as learning sees them."""
+"""Transforms of rewards for training."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ TRANSFORMS = ("none", "abs_one", "soft_asymmetric")
 
 
 def transformed(reward: Tensor, transform: str) -> Tensor:
-    """Rewards of any shape, clipped or squashed element by element.
+    """Clip or squash rewards of any shape, element by element.
 
     Args:
         transform: ``none``; ``abs_one``, clipped to [-1, 1] (Mnih et al. 2015; IMPALA, Table G.1);
-            ``soft_asymmetric``, ``0.3 min(tanh r, 0) + 5 max(tanh r, 0)``, which tells large
-            rewards apart a little and makes losses small (IMPALA, Table D.1).
+            ``soft_asymmetric``, ``0.3 min(tanh r, 0) + 5 max(tanh r, 0)``, which compresses large
+            rewards and weights losses less (IMPALA, Table D.1).
     """
     require_choice("transform", transform, TRANSFORMS)
     if transform == "abs_one":

@@ -1,11 +1,10 @@
-"""Stacks of the latest pictures, held as single pictures, each of them once.
+"""Stores frame stacks as single frames, each of them once.
 
-A leaf ``[T, B, S, ...]``, whose part s is the picture of S - 1 - s rows before, is held as a dict
-of two: ``pictures [T + S - 1, B, ...]``, in which row t's own picture, its newest, is the one at
-``t + S - 1``, and ``own [T, B]`` int8, which says how many of a row's stack it is made of. Where
-those are S, the stack is the S pictures up to its own. Below, the pictures before are black
-(``own > 0``), or like the oldest of its own (``own < 0``): an episode has begun. So columns are cut
-and joined as those of any other leaf.
+A leaf ``[T, B, S, ...]`` with frame s from S - 1 - s rows before is stored as a dict of two leaves.
+``pictures [T + S - 1, B, ...]`` holds the newest frame of row t at ``t + S - 1``. ``own [T, B]``
+int8 is the number of frames since the episode began, at most S: then the stack is the S frames up
+to the newest one. With fewer, earlier frames are black (``own > 0``) or copies of the first frame
+of the episode (``own < 0``). Columns can be selected and concatenated as in any other leaf.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PICTURES, OWN = "pictures of stacks", "how many are their own"
 
 
 def map_stacks(function: Callable[[Any, Any], Any], other: Callable[[Any], Any], of: Any) -> Any:
-    """``function(pictures, own)`` in place of each held stack, ``other(leaf)`` of other leaves."""
+    """Replace each stored stack by ``function(pictures, own)``, other leaves by ``other(leaf)``."""
     if isinstance(of, dict):
         if of.keys() == {PICTURES, OWN}:
             return function(of[PICTURES], of[OWN])
@@ -31,7 +30,7 @@ def map_stacks(function: Callable[[Any, Any], Any], other: Callable[[Any], Any],
 
 
 def flat(inputs: Any) -> Any:
-    """Rows and columns as one: leaves ``[T, B, ...]`` to ``[T * B, ...]``, held stacks whole."""
+    """Flatten leaves ``[T, B, ...]`` to ``[T * B, ...]``, with stored stacks rebuilt."""
 
     def whole(pictures: Any, own: Tensor) -> Tensor:
         parts = pictures if isinstance(pictures, tuple) else _parts(pictures, own)
@@ -42,9 +41,9 @@ def flat(inputs: Any) -> Any:
 
 
 def apart(inputs: Any) -> Any:
-    """The same, with a tuple of views ``[T, B, ...]`` for the pictures: S tensors, oldest first.
+    """Replace the frames of stored stacks by a tuple of S views ``[T, B, ...]``, oldest first.
 
-    Then each is a leaf with a row for each row of the other leaves.
+    Each view then has the same rows as the other leaves.
     """
     return map_stacks(lambda x, own: {PICTURES: _parts(x, own), OWN: own}, lambda x: x, inputs)
 
@@ -55,8 +54,8 @@ def _parts(pictures: Tensor, own: Tensor) -> tuple[Tensor, ...]:
 
 
 def _begun(x: Tensor, own: Tensor) -> Tensor:
-    """Put what was before an episode into stacks ``[N, S, ...]``, in place."""
-    if x.device.type != "cpu":  # where asking which they are would wait
+    """Fill in the frames before an episode's start in stacks ``[N, S, ...]``, in place."""
+    if x.device.type != "cpu":  # selecting rows would wait for the device
         return _filled(x, own)
     rows = (own != x.shape[1]).nonzero().flatten()
     return x.index_copy_(0, rows, _filled(x[rows], own[rows])) if len(rows) else x

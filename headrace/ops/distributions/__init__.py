@@ -1,12 +1,12 @@
-"""Distributions of actions, as functions of the parameters that a network puts out.
+"""Action distributions, as pure functions of the parameters that a network outputs.
 
-Noise is drawn apart from sampling, so that an actor draws it once for a whole fragment and a
-sample is then a function of its arguments. Parameters and actions may have any leading dimensions;
+Noise is drawn separately from sampling: an actor draws it once for a whole fragment, and a sample
+is a function of its arguments. Parameters and actions may have any leading dimensions;
 log-probabilities, entropies and divergences are sums over the dimensions of one action. A logit of
 -inf forbids a choice and is safe in every method. Each distribution has
 
     noise(shape, generator)   ``[*shape, num_noise]`` float32 on the generator's device (None: CPU)
-    sample(params, noise)     the action ``[..., *]`` that the noise picks
+    sample(params, noise)     the action ``[..., *]`` selected by the noise
     log_prob(params, action)  ``[...]``
     entropy(params)           ``[...]`` in nats
     kl(params_p, params_q)    ``KL(p || q)`` ``[...]``, inf where p allows a choice that q forbids
@@ -14,12 +14,12 @@ log-probabilities, entropies and divergences are sums over the dimensions of one
     apply_mask(params, mask)  -inf where ``mask`` ``[..., num_mask]`` bool is False
     features(action)          ``[..., num_features]`` float32
 
-    num_outputs   what a policy's head puts out
+    num_outputs   outputs of a policy's head
     num_free      parameters that depend on no observation: a Gaussian's log standard deviations
     num_params    their sum; params = cat([outputs, free], -1)
     num_noise     the noise's last dimension
-    num_mask      bits of an action mask, one for each choice; 0 where nothing can be masked
-    num_features  of an action that is an input of a network (:meth:`features`)
+    num_mask      bits of an action mask, one for each choice; 0 without masks
+    num_features  features of an action as an input of a network (:meth:`features`)
 
 Methods raise ValueError for a wrong shape or structure, and TypeError for a wrong dtype.
 """

@@ -1,4 +1,4 @@
-"""Shapes and dtypes of what distributions are given."""
+"""Checks shapes and dtypes of the arguments of distributions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check_mask(mask: Tensor, size: int) -> None:
 
 
 class Unmasked:
-    """What distributions share in which nothing can be masked."""
+    """Mixin for distributions without action masks."""
 
     num_mask: ClassVar[int] = 0
 
     def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
-        """``params``: nothing can be masked, ``mask`` is ``[..., 0]``."""
+        """Return ``params`` unchanged; ``mask`` is ``[..., 0]``."""
         check_mask(mask, 0)
         return params
 

@@ -1,4 +1,4 @@
-"""Several independent distributions as one."""
+"""Product of several independent distributions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.ops.distributions.checks import check_last, check_mask, check_shap
 
 
 def _sum(name: str) -> cached_property[int]:
-    """The sum of the parts' attributes of this name."""
+    """Create a cached property: the sum of an attribute over all parts."""
     return cached_property(lambda self: sum(self._sizes(name)))
 
 

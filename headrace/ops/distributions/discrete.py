@@ -1,4 +1,4 @@
-"""Choices: one of n, one each of several, and independent bits."""
+"""Discrete distributions: categorical, several categoricals, and independent bits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Categorical:
 
     @property
     def num_params(self) -> int:
-        """Length of the parameters' last dimension; of mask, noise and features likewise."""
+        """Size of the last dimension of parameters, mask, noise and features."""
         return self.n
 
     num_outputs = num_noise = num_mask = num_features = num_params
@@ -43,7 +43,7 @@ class Categorical:
         return x.log_().neg_()  # minus the log of an exponential variable is Gumbel
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """The action ``[...]`` that noise ``[..., n]`` picks: argmax of logits + noise."""
+        """Return the action ``[...]`` for noise ``[..., n]``: argmax of logits + noise."""
         check_last("params", params, self.n)
         check_shape("noise", noise, params.shape)
         return (params + noise).argmax(-1)
@@ -73,9 +73,9 @@ class Categorical:
         return params.argmax(-1)
 
     def apply_mask(self, params: Tensor, mask: Tensor) -> Tensor:
-        """-inf where ``mask`` ``[..., n]`` bool is False, unless it is False throughout.
+        """Set logits to -inf where ``mask`` ``[..., n]`` bool is False.
 
-        An empty mask changes nothing, so that the mask of a filler step can't make a NaN.
+        A mask that is False everywhere has no effect, so the mask of a filler can't cause NaN.
         """
         check_last("params", params, self.n)
         check_mask(mask, self.n)
@@ -100,7 +100,7 @@ class MultiCategorical:
 
     @property
     def num_params(self) -> int:
-        """Length of the parameters' last dimension; of mask, noise and features likewise."""
+        """Size of the last dimension of parameters, mask, noise and features."""
         return sum(self.nvec)
 
     num_outputs = num_noise = num_mask = num_features = num_params
@@ -115,16 +115,16 @@ class MultiCategorical:
 
     @cached_property
     def _index(self) -> np.ndarray:
-        """Where each logit of each padded choice lies; what is behind the last one is the pad."""
+        """Position of each logit of each padded choice; the index after the last is the pad."""
         column = np.arange(max(self.nvec))
         inside = column < np.array(self.nvec)[:, None]
         return np.where(inside, self._starts[:, None] + column, self.num_params).ravel()
 
     def _rows(self, values: Tensor, pad: float) -> Tensor:
-        """``[..., sum(nvec)]`` as ``[..., len(nvec), max(nvec)]``."""
+        """Reshape ``[..., sum(nvec)]`` to ``[..., len(nvec), max(nvec)]`` with padding."""
         size = (len(self.nvec), max(self.nvec))
         if size[0] * size[1] > self.num_params:
-            # An index that is kept as a tensor could have been made in inference mode.
+            # A cached tensor could have been created in inference mode.
             index = torch.from_numpy(self._index).to(values.device)
             values = F.pad(values, (0, 1), value=pad).index_select(-1, index)
         return values.unflatten(-1, size)
@@ -181,7 +181,7 @@ class Bernoulli:
 
     @property
     def num_params(self) -> int:
-        """Length of the parameters' last dimension; of noise and features likewise."""
+        """Size of the last dimension of parameters, noise and features."""
         return self.n
 
     num_outputs = num_noise = num_features = num_params
@@ -197,7 +197,7 @@ class Bernoulli:
         return x.uniform_(generator=generator).clamp_min_(torch.finfo(x.dtype).tiny).logit_()
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """1 where the logit exceeds ``noise``, ``[..., n]`` int8."""
+        """Return 1 where the logit exceeds ``noise``, ``[..., n]`` int8."""
         check_last("params", params, self.n)
         check_shape("noise", noise, params.shape)
         return (params > noise).to(torch.int8)
@@ -215,7 +215,7 @@ class Bernoulli:
         return Categorical(2).kl(p, q).sum(-1)
 
     def mode(self, params: Tensor) -> Tensor:
-        """1 where it is likelier than 0, ``[..., n]`` int8."""
+        """Return 1 where 1 is more likely than 0, ``[..., n]`` int8."""
         check_last("params", params, self.n)
         return (params > 0.0).to(torch.int8)
 
@@ -236,6 +236,6 @@ class Bernoulli:
         return action.float()
 
     def _pairs(self, name: str, params: Tensor) -> Tensor:
-        """Each bit as a choice between 0 and 1: ``[..., n, 2]``."""
+        """Return logits of each bit as a choice between 0 and 1: ``[..., n, 2]``."""
         check_last(name, params, self.n)
         return torch.stack((torch.zeros_like(params), params), -1)

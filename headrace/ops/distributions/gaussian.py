@@ -1,4 +1,4 @@
-"""Normal variables: as they are, or squashed by tanh."""
+"""Gaussian distributions: diagonal, and squashed by tanh."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DiagGaussian(Unmasked):
 
     @property
     def num_outputs(self) -> int:
-        """The number of means; of log standard deviations, noise and features likewise."""
+        """Number of means, which is also that of log standard deviations, noise and features."""
         return self.dim
 
     num_free = num_noise = num_features = num_outputs
@@ -114,6 +114,6 @@ def _log_slope(u: Tensor) -> Tensor:
 
 @functools.cache
 def _gauss_hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights whose weighted sum is the mean over a standard normal variable."""
+    """Return quadrature nodes and weights for the mean over a standard normal variable."""
     x, weight = np.polynomial.hermite_e.hermegauss(count)
     return x, weight / weight.sum()

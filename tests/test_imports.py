@@ -192,7 +192,7 @@ import headrace as hr, numpy as np, torch
 from gymnasium.spaces import Box, Discrete
 policy = hr.Policy(Box(0, 255, (4, 84, 84), np.uint8), Discrete(3), hr.Network(conv='nature'))
 policy.compute_in('bfloat16')
-with torch.inference_mode(), policy.still():
+with torch.inference_mode(), policy.frozen_weights():
     policy.torso(torch.zeros(2, 4, 84, 84, dtype=torch.uint8))
 assert not slow & set(sys.modules), slow & set(sys.modules)
 """

@@ -45,7 +45,7 @@ from headrace.games.zero_sum import checked_zero_sum
 from headrace.learner.hogwild import ActorLearner
 from headrace.nn.inputs import Inputs
 from headrace.nn.policy import Policy, policy_weights
-from headrace.nn.weightless import fill
+from headrace.nn.weightless import allocate_weights
 from headrace.processes import (
     keep_torch_defaults_apart,
     restore_torch_defaults,
@@ -231,7 +231,7 @@ def run_actor(
     port, code = ShmPort(pipe), NOT_BEGUN
     try:
         spec: ActorSpec = cloudpickle.loads(pickled)
-        fill(spec.policy)
+        allocate_weights(spec.policy)
         pickled.clear()
         set_affinity(spec.processors)
         use_batch_scheduling()

@@ -177,7 +177,7 @@ class _Columns:
             self._note_metrics(self._metrics, rows, first, ended)
         self.count[rows] += 1
         self.busy[rows] = False
-        if not inputs.as_it_comes:
+        if not inputs.is_observation:
             mask = tree.map_leaves(lambda x: None if x is None else x[rows], info_mask(infos))
             before = row_of(self._action, place)
             obs = inputs.compose(obs, mask, before, self._reward[place], first)

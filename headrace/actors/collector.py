@@ -171,7 +171,7 @@ class Collector:
         self._begin(rows)
         noise = self._policy.distribution.noise(tuple(rollout.reward.shape), self._generator)
         try:
-            with self._policy.still():
+            with self._policy.frozen_weights():
                 steps = self._stepping.run(rows, noise, self._done, cut)
         except Exception:
             self._check_policy(version)  # non-finite actions may be the environment's cause

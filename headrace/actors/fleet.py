@@ -47,9 +47,9 @@ class Fleet:
     ) -> None:
         import cloudpickle
 
-        from headrace.nn.weightless import hollow
+        from headrace.nn.weightless import weightless_copy
 
-        spec, self._inference = replace(spec, policy=hollow(spec.policy)), inference
+        spec, self._inference = replace(spec, policy=weightless_copy(spec.policy)), inference
         self._spec = bytearray(cloudpickle.dumps(spec))
         self._num_actors = spec.settings.num_actors
         self.restarts = Restarts(spec.settings.actor_restarts)

@@ -57,7 +57,7 @@ class InferenceClient:
         return tree.map_leaves(lambda x: torch.zeros(num_envs, *x.shape[1:]), self._core)
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
+    def frozen_weights(self) -> Iterator[None]:
         """Mark a rollout in progress, so that batches wait briefly for this actor's rows."""
         self._caller.expect(True)
         try:

@@ -162,7 +162,7 @@ def _serve(
     while not pipe.poll():
         if requests is not None and (news := store.pull(version, state)) is not None:
             version, _ = news
-        with policy.still(), torch.inference_mode():
+        with policy.frozen_weights(), torch.inference_mode():
             while not pipe.poll():
                 requests = server.take(max_wait_s) if requests is None else requests
                 if requests is None:

@@ -51,7 +51,7 @@ class ActingPolicy(Protocol):
     def initial_core(self, num_envs: int) -> Tree:
         """See :meth:`Policy.initial_core`."""
 
-    def still(self) -> AbstractContextManager[None]:
+    def frozen_weights(self) -> AbstractContextManager[None]:
         """Freeze the weights while a rollout is filled."""
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
@@ -115,7 +115,7 @@ class SynchronousStepper:
             ended = np.logical_or(terminated[t], truncated, out=done[t])
             if metrics is not None and (metrics.every_step or (infos and np.count_nonzero(ended))):
                 metrics.note(infos, first[t + 1], ended)
-            if not inputs.as_it_comes:
+            if not inputs.is_observation:
                 mask = info_mask(infos)
                 next_obs = inputs.compose(next_obs, mask, action_t, reward[t], first[t + 1])
                 inputs.check_mask(next_obs, ended, self._name, t + 1)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from headrace.errors import ConfigError
 from headrace.games.league_folder import Snapshot
-from headrace.nn.fast_torso import FastTorso, quick, split
+from headrace.nn.fast_torso import FastTorso, fast_torso, split
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.spaces.json import alike
@@ -129,11 +129,11 @@ class FrozenOpponents:
         """Freeze a policy's weights and prepare it for acting."""
         policy.compute_in("float32")
         frozen = contextlib.ExitStack()
-        frozen.enter_context(policy.still())
+        frozen.enter_context(policy.frozen_weights())
         players = self._players.values()
         kinds = (player.kind for player in players if _have_one_kind(player.policy, policy))
         kind = next(kinds, max((player.kind for player in players), default=0) + 1)
-        dense = quick(policy.torso) if policy.core is None and policy.log_std is None else None
+        dense = fast_torso(policy.torso) if policy.core is None and policy.log_std is None else None
         return _Player(policy, kind, dense, policy.initial_core(self._num_columns), frozen)
 
     def keep(self, playing: set[str]) -> None:
@@ -152,7 +152,7 @@ class FrozenOpponents:
 def _evaluate_dense(players: Sequence[_Player], counts: list[int], inputs: Tree) -> Tensor:
     """Evaluate dense policies, each on its run of inputs ``[n, ...]``; return ``[n, params]``."""
     first, *others = (player.dense for player in players)
-    hidden = first.beside(others, inputs, counts).split(counts)  # type: ignore[union-attr,arg-type]
+    hidden = first.forward_joint(others, inputs, counts).split(counts)  # type: ignore[union-attr,arg-type]
     each = [one.policy.policy_head(rows) for one, rows in zip(players, hidden, strict=True)]
     return players[0].policy.finished(torch.cat(each), inputs)
 

@@ -77,7 +77,7 @@ def save(
     of :data:`PRIVATE` and all texts that are absolute paths are left out, and so is the signature.
 
     Args:
-        trust: import an own torso that the run names, though you haven't named it on this machine.
+        trust: import a custom torso that the run names without your having named it here.
             Others as for :class:`Hub`.
 
     Raises:
@@ -165,7 +165,7 @@ def load(
 ) -> Policy:
     """The policy of a repository on the Hub, ready for ``predict``.
 
-    Weights are safetensors and settings JSON, so nothing is run; an own torso is imported only
+    Weights are safetensors and settings JSON, so nothing is run; a custom torso is imported only
     with ``trust`` (see docs/security.md).
 
     Args:

@@ -98,7 +98,7 @@ class ChunkedPolicy:
             obs = tree.map_leaves(lambda x: x[:, at], inputs)
             return function(obs, first[:, at], tree.map_leaves(lambda x: x[at], core))
 
-        with self._policy.still():
+        with self._policy.frozen_weights():
             return list(self._chunks.map(part, *first.shape))
 
     def of(self, policy: Policy) -> ChunkedPolicy:

@@ -12,7 +12,7 @@ from headrace.algos.common import Hyperparameters
 from headrace.learner.chunks import Chunks, max_steps
 from headrace.learner.fused import FusedNetwork, can_fuse
 from headrace.learner.step_costs import step_cost
-from headrace.nn.image_precision import halved
+from headrace.nn.image_precision import bfloat16_modules
 from headrace.nn.policy import Policy
 from headrace.types import Batch, Metrics, State
 
@@ -85,14 +85,14 @@ class Gradients:
             gradient, metrics = network.by_autograd(loss, batch)
         return [gradient], metrics
 
-    def still(self) -> contextlib.AbstractContextManager[None]:
+    def frozen_weights(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which weights are constant, so bfloat16 casts them once per step."""
         by_hand = self._network is not None
-        return contextlib.nullcontext() if by_hand else self._policy.still(learns=True)
+        return contextlib.nullcontext() if by_hand else self._policy.frozen_weights(learns=True)
 
     def _by_autograd(self, batch: Batch) -> tuple[list[Tensor], Metrics]:
         loss, metrics = self.algorithm.loss(self._policy, batch, self._state)
-        stand_ins = {p: x for part in halved(self._policy) for p, x in part.stand_ins()}
+        stand_ins = {p: x for part in bfloat16_modules(self._policy) for p, x in part.stand_ins()}
         trained = [stand_ins.get(p, p) for p in self._parameters if p.requires_grad]
         gradients = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
         of = self._parameters

@@ -236,7 +236,7 @@ class Learner:
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Return the gradient of the SUMMED loss as a flat vector, sums of metrics, valid steps."""
-        with self._gradients.still():
+        with self._gradients.frozen_weights():
             parts = self._chunks.of(self._gradients, batch)
             pieces, sums = next(parts)
             gradient = joined(pieces)

@@ -1,4 +1,4 @@
-"""Convolutional torsos of published agents: images ``[N, C, H, W]`` to features ``[N, F]``.
+"""Convolutional torsos from papers: images ``[N, C, H, W]`` to features ``[N, F]``.
 
 Weights start orthogonal with gain sqrt(2), biases at zero.
 """
@@ -16,18 +16,18 @@ from headrace.nn.patches import PatchConv2d
 
 
 class _Window(NamedTuple):
-    """What a convolution or a pooling looks at, on either axis."""
+    """Kernel, stride and padding of a convolution or pooling, on both axes."""
 
     kernel: int
     stride: int
     padding: int = 0
 
 
-_SAME = _Window(3, 1, 1)  # which leaves the sides as they are
+_SAME = _Window(3, 1, 1)  # keeps height and width
 
 
 class _Design(NamedTuple):
-    windows: tuple[_Window, ...]  # of the convolutions, or the poolings if it is residual
+    windows: tuple[_Window, ...]  # of the convolutions, or of the poolings if residual
     channels: tuple[int, ...]  # after each of them
     units: int | None  # of a dense layer at the end
     residual: bool = False
@@ -43,9 +43,9 @@ CONVOLUTIONS = {
     # Mnih et al. (2015), Methods.
     "nature": _Design((_Window(8, 4), _Window(4, 2), _Window(3, 1)), (32, 64, 64), 512),
     # Luo et al. (2020), section 4.3, for 42x42 images. The paper gives the kernels and ReLU, but
-    # neither strides, paddings nor channels. Under these, sides of 42 become 21, 10, 11 and 1: the
-    # last kernel covers everything and stands for a dense layer. A larger image leaves more than
-    # one place, each with its 256 outputs.
+    # neither strides, paddings nor channels. With these, sides of 42 become 21, 10, 11 and 1: the
+    # last kernel covers the whole image, like a dense layer. A larger image leaves several
+    # positions with 256 outputs each.
     "impact": _Design(
         (_Window(4, 2, 1), _Window(4, 2, 1), _Window(4, 1, 2), _Window(11, 1)),
         (16, 32, 64, 256),
@@ -56,16 +56,17 @@ CONVOLUTIONS = {
 
 
 class ImageTorso(nn.Module):
-    """Layers that turn ``[N, channels, height, width]`` into ``[N, num_outputs]``.
+    """Maps images ``[N, channels, height, width]`` to features ``[N, num_outputs]``.
 
-    They also take the images as patches with sides of ``patch_side``, see
-    ``headrace/nn/patches.py``; 1: they don't.
+    It also accepts images as patches with sides of ``patch_side``, see
+    ``headrace/nn/patches.py``; 1: it doesn't.
 
     Args:
-        name: one of ``CONVOLUTIONS``. scale: what images are multiplied by.
+        name: one of ``CONVOLUTIONS``.
+        scale: factor on the images.
 
     Raises:
-        ConfigError: there is no such torso, or the image is empty or too small for it.
+        ConfigError: the name is unknown, or the image is empty or too small.
     """
 
     def __init__(
@@ -88,8 +89,7 @@ class ImageTorso(nn.Module):
         layers[0].scale = scale  # type: ignore[assignment]
         if residual:
             layers.append(nn.ReLU())
-        # Flat before ReLU: behind it, the gradient would come to ReLU in another order in memory
-        # than what that has kept.
+        # Flatten before ReLU, so that ReLU's gradient and saved input have the same memory layout.
         layers.insert(-1, nn.Flatten())
         self.num_outputs *= num_in
         if units is not None:
@@ -106,10 +106,10 @@ class ImageTorso(nn.Module):
 
 
 def min_side(name: str) -> int:
-    """The smallest height, and the smallest width, of an image for this torso.
+    """Return the smallest height and width of an image for this torso.
 
     Raises:
-        ConfigError: there is no such torso.
+        ConfigError: the name is unknown.
     """
     require_choice("conv", name, CONVOLUTIONS)
     side = 1
@@ -119,7 +119,7 @@ def min_side(name: str) -> int:
 
 
 def _sides(name: str, channels: int, height: int, width: int) -> tuple[int, int]:
-    """Height and width after the convolutions."""
+    """Return height and width after the convolutions."""
     shape = f"(channels={channels}, height={height}, width={width})"
     if channels < 1:
         raise ConfigError(f"conv={name!r} can't take an image of {shape}: it has no channel")
@@ -136,11 +136,11 @@ def _sides(name: str, channels: int, height: int, width: int) -> tuple[int, int]
 
 
 class _Residual(nn.Module):
-    """``x + conv(relu(conv(relu(x))))``, of one shape throughout."""
+    """Residual block ``x + conv(relu(conv(relu(x))))`` of constant shape."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        # The first ReLU leaves its input alone, which is added at the end.
+        # The first ReLU isn't in place, because its input is added at the end.
         first, second = (nn.Conv2d(channels, channels, *_SAME) for _ in range(2))
         self.layers = nn.Sequential(nn.ReLU(), first, nn.ReLU(inplace=True), second)
 

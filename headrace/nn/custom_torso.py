@@ -1,4 +1,4 @@
-"""The own torso: a module that the user brings, in place of the built-in one."""
+"""Wraps a user\'s module as the torso of a policy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headrace.validation.names import imported
 
 
 class CustomTorso(nn.Module):
-    """Wraps ``Network.torso``: inputs ``[N, ...]`` to features ``[N, num_outputs]``.
+    """Wraps ``Network.torso``: maps inputs ``[N, ...]`` to features ``[N, num_outputs]``.
 
-    The user's module is given the observations in the space's dtype (images are still uint8). The
-    previous action and reward, if used, are appended to what it returns.
+    The user's module gets observations in the space's dtype (images are uint8). The previous action
+    and reward, if used, are appended to its output.
 
     Raises:
-        ConfigError: there is no such module, or it doesn't map N observations to ``[N, F]``.
+        ConfigError: the module doesn't exist, or doesn't map N observations to ``[N, F]``.
     """
 
     is_vector = False
@@ -33,7 +33,7 @@ class CustomTorso(nn.Module):
     def __init__(self, inputs: Inputs, network: Network) -> None:
         super().__init__()
         self._inputs = inputs
-        self.module = _made(network.torso, inputs.features_space)
+        self.module = _create(network.torso, inputs.features_space)
         _check_dtypes(self.module)
         space = copy.deepcopy(inputs.features_space)
         space.seed(0)
@@ -44,21 +44,21 @@ class CustomTorso(nn.Module):
                 features = self.module(obs)
             except Exception as error:
                 raise ConfigError(
-                    f"the own torso fails on two observations: {error!r}{_dtype_hint(obs)}"
+                    f"the custom torso fails on two observations: {error!r}{_dtype_hint(obs)}"
                 ) from error
         if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
             got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise ConfigError(
-                f"the own torso must map 2 observations to features of shape (2, F), got {got}"
+                f"the custom torso must map 2 observations to features of shape (2, F), got {got}"
             )
-        self.halved = BFloat16Module(self.module, plain=False)
+        self.bfloat16 = BFloat16Module(self.module, plain=False)
         self.num_outputs = features.shape[1]
         if inputs.previous:
             self.num_outputs += inputs.distribution.num_features + 1
 
     def forward(self, inputs: Tree) -> Tensor:
         plain = self._inputs.plain
-        features = self.halved(inputs if plain else inputs["observation"]).to(torch.float32)
+        features = self.bfloat16(inputs if plain else inputs["observation"]).to(torch.float32)
         if not self._inputs.previous:
             return features
         action = self._inputs.distribution.features(inputs["previous_action"]).to(features.dtype)
@@ -71,13 +71,13 @@ def _check_dtypes(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
             raise ConfigError(
-                f"the own torso's parameter {name!r} is {parameter.dtype}; headrace trains in "
+                f"the custom torso's parameter {name!r} is {parameter.dtype}; headrace trains in "
                 "float32: call .float() on the module, and on the observations in its forward()"
             )
 
 
 def _dtype_hint(obs: Tree) -> str:
-    """A hint for observations in a dtype other than that of the torso's parameters."""
+    """Return a hint if observations have another dtype than the torso's parameters."""
     others = {str(x.dtype) for x in tree.leaves(obs)} - {"torch.float32"}
     if not others:
         return ""
@@ -87,11 +87,11 @@ def _dtype_hint(obs: Tree) -> str:
     )
 
 
-def _made(torso: Any, space: Any) -> nn.Module:
-    """The module of ``Network.torso``, a copy of its own.
+def _create(torso: Any, space: Any) -> nn.Module:
+    """Create the module of ``Network.torso``; a given module is copied.
 
     Raises:
-        ConfigError: it names nothing that can be imported, or makes no module.
+        ConfigError: its name can't be imported, or the callable returns no module.
     """
     name = ""
     if isinstance(torso, str):
@@ -103,17 +103,17 @@ def _made(torso: Any, space: Any) -> nn.Module:
     if not callable(torso):
         raise ConfigError(
             f"torso{name} is a {type(torso).__name__}; it must be a torch.nn.Module, a callable "
-            "that makes one for an observation space, or the callable's 'module:function'"
+            "that returns one for an observation space, or the callable's 'module:function'"
         )
     try:
-        made = torso(space)
+        module = torso(space)
     except Exception as error:
         hint = "; if this is load(), give it the network that it was trained with" if name else ""
         raise ConfigError(
-            f"torso{name} makes no module for {space}: it raised {error!r}{hint}"
+            f"torso{name} returns no module for {space}: it raised {error!r}{hint}"
         ) from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(module, nn.Module):
         raise ConfigError(
-            f"torso{name} made a {type(made).__name__}; it must make a torch.nn.Module"
+            f"torso{name} returned a {type(module).__name__}; it must return a torch.nn.Module"
         )
-    return made
+    return module

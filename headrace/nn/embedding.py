@@ -22,7 +22,7 @@ _WIDTH = 16
 
 
 def is_embedded(space: gymnasium.Space) -> bool:
-    """Whether this space is embedded rather than one-hot encoded."""
+    """Return True if this space is embedded rather than one-hot encoded."""
     if not isinstance(space, Discrete | MultiDiscrete):
         return False
     num_parts = 1 if isinstance(space, Discrete) else space.nvec.size

@@ -1,4 +1,4 @@
-"""The built-in torso: from a tree of observations to one vector for the core or the heads."""
+"""The built-in torso: maps a tree of observations to one feature vector."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class DenseLayers(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Inputs ``[N, ...]`` (see :class:`Inputs`) to features ``[N, num_outputs]``.
+    """Maps inputs ``[N, ...]`` (see :class:`Inputs`) to features ``[N, num_outputs]``.
 
     Numbers of every kind (Box values, one-hots of Discrete and MultiDiscrete, bits of MultiBinary,
-    the previous action and reward) form one vector, which passes the multi-layer perceptron. Each
-    image passes convolutions, each text an LSTM, and each space of many discrete values an
-    embedding; where several of these meet, one dense layer joins them. What counts as an image is
-    said by :func:`headrace.spaces.images.is_image`, and what is embedded by
-    :func:`headrace.nn.embedding.is_embedded`.
+    the previous action and reward) form one vector for the multi-layer perceptron. Each image goes
+    through convolutions, each text through an LSTM, and each space of many discrete values through
+    an embedding. If there are several of these, one dense layer combines them.
+    :func:`headrace.spaces.images.is_image` defines what an image is, and
+    :func:`headrace.nn.embedding.is_embedded` what is embedded.
 
-    A recurrent core joins by itself: before one there is no such layer, and the previous action and
-    reward come to it as they are (Espeholt et al. 2018, Figure 3).
+    With a recurrent core there is no combining layer, and the previous action and reward go
+    directly into the core (Espeholt et al. 2018, Figure 3).
 
     Raises:
-        ConfigError: a space is not supported, an image too small for its convolutions or of an
-            unknown layout, or a text or a grid of symbols not there.
+        ConfigError: a space is not supported, an image is too small for its convolutions or has an
+            ambiguous layout, or a named text or grid of symbols doesn't exist.
     """
 
     def __init__(self, inputs: Inputs, network: Network) -> None:
@@ -58,21 +58,21 @@ class Encoder(nn.Module):
         self._inputs = inputs
         self._boxes: list[tuple[spaces.Path, Box]] = []
         self._codes: list[tuple[spaces.Path, gymnasium.Space]] = []
-        self._paths: list[spaces.Path] = []  # of self.parts
+        self._paths: list[spaces.Path] = []  # paths of self.parts
         self.parts = nn.ModuleList()
         self._sort(inputs.features_space, network)
-        # One row of numbers needs nothing but its dtype: training CartPole is a tenth faster so.
+        # Fast path for one row of numbers: training CartPole is a tenth faster.
         row = bool(self._boxes) and self._boxes[0][0] == () and len(self._boxes[0][1].shape) == 1
         self.is_single = row and inputs.plain and self._boxes[0][1].dtype != np.uint8
         num_values = sum(flatdim(space) for _, space in self._boxes)
         num_inputs = num_values + sum(flatdim(space) for _, space in self._codes)
         num_previous = inputs.distribution.num_features + 1 if inputs.previous else 0
-        # Whether they pass by the perceptron.
+        # Whether previous action and reward skip the perceptron.
         self._beside = inputs.previous and network.core is not None
         if not self._beside:
             num_inputs += num_previous
         self.mlp = mlp(num_inputs, network) if num_inputs else None
-        # In a tuple it is no second submodule. What follows runs at every step of every actor.
+        # Kept in a tuple so that it isn't registered as a second submodule.
         self._first_layer: tuple[nn.Module, ...] = () if self.mlp is None else (self.mlp[0],)
         normalizes = network.normalize_observations and num_values
         self.normalizer = Normalizer(num_values) if normalizes else None
@@ -92,11 +92,11 @@ class Encoder(nn.Module):
         self._activation = network.activation
 
     def _sort(self, observation_space: gymnasium.Space, network: Network) -> None:
-        """Every leaf to what reads it."""
-        known, texts = {}, text_paths(self._inputs.observation_space)
+        """Assign every leaf of the observation space to the part that encodes it."""
+        leaves, texts = {}, text_paths(self._inputs.observation_space)
         for path, space in spaces.leaves(observation_space):
             name = spaces.dotted(path) or "obs"
-            known[name] = space
+            leaves[name] = space
             if path in texts or name in network.text:
                 part: nn.Module = TextEncoder(spaces.vocabulary(path, space))
             elif name in network.one_hot:
@@ -117,10 +117,10 @@ class Encoder(nn.Module):
             self.parts.append(part)
         for setting in ("text", "one_hot"):
             for name in getattr(network, setting):
-                if name not in known:
+                if name not in leaves:
                     raise ConfigError(
                         f"{setting}={name!r} is not in the observation space, which has "
-                        f"{', '.join(map(repr, known))}.{nearest(name, known)}"
+                        f"{', '.join(map(repr, leaves))}.{nearest(name, leaves)}"
                     )
 
     def forward(self, inputs: Tree) -> Tensor:
@@ -134,12 +134,12 @@ class Encoder(nn.Module):
         return features if self.join is None else self.join(features)
 
     def check(self, inputs: Tree) -> None:
-        """Look for symbols, tokens and choices in inputs ``[N, ...]`` that there are none of.
+        """Check inputs ``[N, ...]`` for symbols, tokens and choices out of range.
 
-        For whoever has another process call this torso; on a GPU only this tells symbols apart.
+        Used before another process calls this torso, and on a GPU, which doesn't report them.
 
         Raises:
-            EnvironmentFault, IndexError, RuntimeError: there is one.
+            EnvironmentFault, IndexError, RuntimeError: a value is out of range.
         """
         obs = self._observation(inputs)
         for path, part in zip(self._paths, self.parts, strict=True):
@@ -148,7 +148,7 @@ class Encoder(nn.Module):
             spaces.encode(space, spaces.at(obs, path))
 
     def exact_layers(self) -> DenseLayers | None:
-        """The layers that fast paths may compute in place of :meth:`forward`.
+        """Return the layers that fast paths may compute instead of :meth:`forward`.
 
         None if anything else affects its result, such as a hook, a subclass or a replaced module.
         """
@@ -160,13 +160,13 @@ class Encoder(nn.Module):
         return None if linear is None else DenseLayers(linear, ACTIVATIONS[self._activation])
 
     def same_numbers(self, other: Encoder) -> bool:
-        """Whether :meth:`numbers` equals the other's, provided that their statistics are equal."""
+        """Return True if :meth:`numbers` of both are equal whenever their statistics are."""
         kinds = [type(x.normalizer) for x in (self, other)]
         same_inputs = self._inputs is other._inputs and self._boxes == other._boxes
         return same_inputs and kinds[0] is kinds[1] and self.value_dtype == other.value_dtype
 
     def exact_image(self) -> Image | None:
-        """The only part that :meth:`forward` calls; None if it does anything else."""
+        """Return the only part that :meth:`forward` calls; None if it does anything else."""
         alone = self._paths == [()] and self._inputs.plain and is_exactly(self, Encoder)
         part = self.parts[0] if alone and self.mlp is None and self.join is None else None
         return cast(Image, part) if is_exactly(part, Image) else None
@@ -175,7 +175,7 @@ class Encoder(nn.Module):
         return inputs if self._inputs.plain else inputs["observation"]
 
     def numbers(self, inputs: Tree) -> Tensor:
-        """What the perceptron is given of inputs ``[N, ...]``: ``[N, num_inputs]``."""
+        """Compute the perceptron's input ``[N, num_inputs]`` from inputs ``[N, ...]``."""
         obs = self._observation(inputs)
         dtype = cast(Tensor, self._first_layer[0].weight).dtype
         if self.is_single:
@@ -192,9 +192,9 @@ class Encoder(nn.Module):
         return columns[0] if len(columns) == 1 else torch.cat(columns, 1)
 
     def _previous(self, inputs: Tree, dtype: torch.dtype) -> Tensor:
-        """The previous action as codes and numbers, and reward: ``[N, num_features + 1]``."""
+        """Encode the previous action and reward as ``[N, num_features + 1]``."""
         action = self._inputs.distribution.features(inputs["previous_action"])
-        reward = inputs["previous_reward"].clamp(-1.0, 1.0)  # as IMPALA's LSTM is given it
+        reward = inputs["previous_reward"].clamp(-1.0, 1.0)  # as in IMPALA
         return torch.cat([action.to(dtype), reward.unsqueeze(1).to(dtype)], 1)
 
     def _values(self, obs: Tree, dtype: torch.dtype) -> Tensor:
@@ -202,18 +202,18 @@ class Encoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def moments(self, inputs: Tree) -> list[Moments]:
-        """Of what is normalised of inputs ``[T, B, ...]``, one for each of :attr:`normalizers`."""
-        obs, found = self._observation(inputs), []
+        """Return moments of inputs ``[T, B, ...]``, one for each of :attr:`normalizers`."""
+        obs, parts = self._observation(inputs), []
         if self.normalizer is not None:
             flat = tree.map_leaves(lambda x: x.flatten(0, 1), obs)
-            found.append(moments(self._values(flat, torch.float64)))
+            parts.append(moments(self._values(flat, torch.float64)))
         for path, part in zip(self._paths, self.parts, strict=True):
             if getattr(part, "normalizer", None) is not None:
-                found.append(cast(Image, part).moments(spaces.at(obs, path)))
-        return found
+                parts.append(cast(Image, part).moments(spaces.at(obs, path)))
+        return parts
 
     @property
     def normalizers(self) -> list[Normalizer | ImageNormalizer]:
-        """What keeps running statistics of observations."""
+        """Return the parts with running statistics of observations."""
         all_parts = (self, *self.parts)
         return [x for x in (getattr(p, "normalizer", None) for p in all_parts) if x is not None]

@@ -7,7 +7,7 @@ from torch.nn.modules import module as torch_module
 
 
 def is_exactly(module: object, *types: type[nn.Module]) -> bool:
-    """Whether a module has one of these types and nothing changes what its ``forward`` returns.
+    """Return True if a module has exactly one of these types and nothing alters its ``forward``.
 
     Subclasses (a parametrized module is one), forward and backward hooks, and a ``forward`` set on
     the instance all count as changes.

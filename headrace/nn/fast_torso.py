@@ -1,7 +1,7 @@
-"""Torsos whose weights stand still: the same numbers in less time, a third with a few dense rows.
+"""Inference fast paths of dense networks while weights are constant.
 
-A step of some environments multiplies little. Most of its time goes to calling modules one inside
-the other and to operations that one can spare; here are just those that compute.
+With a few rows, most of the time of a forward pass is spent in calls of nested modules. The fast
+paths compute the same function with the necessary operations only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headrace.nn.image import FastImage
 from headrace.ops import tree
 from headrace.types import Tree
 
-_FEW = 1 << 18  # products of a layer, at most: of more, NumPy's BLAS begins threads
+_MOST_PRODUCTS = 1 << 18  # per layer; with more, NumPy's BLAS starts threads
 
 
 class FastTorso:
-    """Calls an :class:`Encoder` without convolutions or texts; nothing is differentiated.
+    """Computes an :class:`Encoder` without convolutions or texts, bit for bit, without gradients.
 
-    What it returns is the encoder's own, bit for bit. It holds views of weights and running
-    statistics, which may be changed in place but not be replaced.
+    It holds views of weights and running statistics, which may change in place but must not be
+    replaced.
     """
 
     def __init__(self, torso: Encoder, dense: DenseLayers) -> None:
@@ -41,26 +41,28 @@ class FastTorso:
         self._numbers, self.is_single = torso.numbers, torso.is_single
 
     def __call__(self, inputs: Tree) -> Tensor:
-        """``[N, ...] -> [N, num_outputs]``."""
-        x, factor = self._given(inputs), self._factor
+        """Compute features: ``[N, ...] -> [N, num_outputs]``."""
+        x, factor = self._first_input(inputs), self._factor
         for bias, weight in self.layers:
             x = self._activated(torch.addmm(bias, x, weight, beta=factor, alpha=factor))
         return x
 
-    def beside(self, others: Sequence[FastTorso], inputs: Tree, counts: list[int]) -> Tensor:
-        """What it and others of its network return, each for its own run of rows.
+    def forward_joint(self, others: Sequence[FastTorso], inputs: Tree, counts: list[int]) -> Tensor:
+        """Compute several torsos of equal networks, each on its own group of rows.
 
-        Only multiplication is done for each by itself.
+        Only the matrix products are computed separately.
 
         Args:
-            others: behind it. inputs: ``[N, ...]``. counts: rows of each, itself included.
+            others: torsos of the later groups.
+            inputs: ``[N, ...]``, all rows.
+            counts: number of rows of each torso, starting with this one.
         """
         torsos = (self, *others)
         if self.norm is None:
-            x = self._given(inputs)
+            x = self._first_input(inputs)
         else:
             each = zip(torsos, split(inputs, counts), strict=True)
-            x = torch.cat([torso._given(rows) for torso, rows in each])
+            x = torch.cat([torso._first_input(rows) for torso, rows in each])
         beta = alpha = self._factor
         for layers in zip(*(torso.layers for torso in torsos), strict=True):
             runs = zip(layers, x.split(counts), strict=True)
@@ -68,7 +70,7 @@ class FastTorso:
             x = self._activated(torch.cat(parts))
         return x
 
-    def _given(self, inputs: Tree) -> Tensor:
+    def _first_input(self, inputs: Tree) -> Tensor:
         return self._normalized(inputs) if self.is_single else self._numbers(inputs)
 
     def _normalized(self, x: Tensor) -> Tensor:
@@ -81,16 +83,16 @@ class FastTorso:
 
 
 class NumPyPolicy:
-    """Calls a policy of dense layers on a few rows of numbers, by NumPy.
+    """Computes a policy of dense layers on a few rows with NumPy.
 
-    There it takes half of what torch does, whose calls cost more than such a multiplication does,
-    the more as the environments' steps in between empty the caches. What it returns is the policy's
-    own but for the last digits. It holds views, as :class:`FastTorso` does.
+    It takes half the time of torch, whose calls cost more than such small products. Results differ
+    from the policy's in the last digits. Like :class:`FastTorso` it holds views of the weights.
 
     Args:
-        torso: of one row of numbers; its weights are float32 on a processor, and its activation
-            has a form for NumPy.
-        head: behind it. free: what stands behind the head's outputs in each row, or None.
+        torso: torso for one row of numbers, with float32 weights on a CPU and an activation that
+            has a NumPy version.
+        head: policy head.
+        free: parameters appended to the head's outputs in each row, or None.
     """
 
     def __init__(self, torso: FastTorso, head: nn.Linear, free: Tensor | None) -> None:
@@ -101,11 +103,11 @@ class NumPyPolicy:
         self._free = np.empty(0) if free is None else _array(free)
         norm = torso.norm
         self._norm = None if norm is None else (_array(norm[0]), _array(norm[1]), norm[2])
-        self.most_rows = _FEW // max(weight.size for _, weight in self._layers)
+        self.most_rows = _MOST_PRODUCTS // max(weight.size for _, weight in self._layers)
 
-    @np.errstate(all="ignore")  # what isn't finite is left to who looks for it, as torch does
+    @np.errstate(all="ignore")  # as in torch; NaN and infinity are checked elsewhere
     def __call__(self, inputs: Tensor) -> Tensor:
-        """``[N, num_inputs] -> [N, num_params]``, with N up to ``most_rows``."""
+        """Compute ``[N, num_inputs] -> [N, num_params]``, with N up to ``most_rows``."""
         x = _array(inputs)
         if self._norm is None:
             x = x.astype(np.float32)
@@ -115,9 +117,9 @@ class NumPyPolicy:
             x *= scale
             np.minimum(np.maximum(x, -limit, out=x), limit, out=x)
         *hidden, (bias, weight) = self._layers
-        for more, by in hidden:
-            x = x @ by
-            x += more
+        for hidden_bias, hidden_weight in hidden:
+            x = x @ hidden_weight
+            x += hidden_bias
             x = self._activated(x)
         y, num = np.empty((len(x), len(bias) + len(self._free)), np.float32), len(bias)
         np.add(x @ weight, bias, out=y[:, :num])
@@ -129,11 +131,11 @@ def _array(x: Tensor) -> np.ndarray:
     return cast(np.ndarray, x.detach().numpy())
 
 
-def few_rows(policy: Any, torso: Any) -> NumPyPolicy | None:
-    """The NumPy path of a :class:`Policy` whose torso has this fast path; None if it has none."""
+def numpy_policy(policy: Any, torso: Any) -> NumPyPolicy | None:
+    """Return the NumPy path of a :class:`Policy` with this fast torso, or None."""
     head = policy.policy_head
     if type(torso) is not FastTorso or not torso.is_single or torso.activation.numpy is None:
-        return None  # what isn't single has more inputs, such as a mask
+        return None  # other torsos have more inputs, such as a mask
     if policy.core is not None or head.bias is None:
         return None
     weights = (head.weight, *(weight for _, weight in torso.layers))
@@ -143,21 +145,21 @@ def few_rows(policy: Any, torso: Any) -> NumPyPolicy | None:
 
 
 def split(rows: Tree, counts: list[int]) -> list[Tree]:
-    """Runs of rows ``[N, ...]``, so many each."""
+    """Split rows ``[N, ...]`` into groups of these sizes."""
     ends = list(itertools.accumulate(counts))
     runs = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return [tree.map_leaves(lambda x, run=run: x[run], rows) for run in runs]
 
 
-def quick(torso: Any) -> FastTorso | None:
-    """The fast path of a torso whose every module it knows; None for any other."""
+def fast_torso(torso: Any) -> FastTorso | None:
+    """Return the fast path of a torso if all its modules are known, else None."""
     dense = torso.exact_layers() if type(torso) is Encoder else None
     if dense is None or dense.activation.in_place is None:
         return None
     return FastTorso(torso, dense)
 
 
-def quick_image(torso: Any) -> FastImage | None:
-    """The fast path of a torso for a single image with packed weights; None for any other."""
+def fast_image(torso: Any) -> FastImage | None:
+    """Return the fast path of a torso for a single image with packed weights, else None."""
     image = torso.exact_image() if type(torso) is Encoder else None
-    return None if image is None else image.quick()
+    return None if image is None else image.fast_torso()

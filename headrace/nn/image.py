@@ -1,4 +1,4 @@
-"""Images of an observation: scaled, cut into patches where that is faster, and convolved."""
+"""Encodes images: scales them, cuts them into patches where that is faster, and convolves them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from headrace.spaces import observations as spaces
 from headrace.spaces.images import channels_first, image_shape, one_hot_channels
 from headrace.types import Tree
 
-_SEEN = 32  # images of a batch, at most, of which statistics are taken
+_SEEN = 32  # largest number of images of a batch used for statistics
 
 
 class Image(nn.Module):
-    """Convolutions on the images of one space: ``[N, *space.shape] -> [N, num_outputs]``.
+    """Convolutions for the images of one space: ``[N, *space.shape] -> [N, num_outputs]``.
 
     Args:
-        symbols: how many a grid of symbols has; 0: it is an image.
+        symbols: number of symbols in a grid; 0: it is an image.
     """
 
     def __init__(self, path: spaces.Path, space: Box, network: Network, symbols: int = 0) -> None:
@@ -50,19 +50,19 @@ class Image(nn.Module):
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
         self.normalizer = ImageNormalizer((channels, *sides), scale) if normalizes else None
         self.num_outputs = self.convolutions.num_outputs
-        self.halved = BFloat16Module(self.convolutions, plain=True)
+        self.bfloat16 = BFloat16Module(self.convolutions, plain=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises EnvironmentFault where a grid holds what is no symbol of it."""
-        dtype = self.halved.dtype
+        """Compute features; raises EnvironmentFault if a grid has an unknown symbol."""
+        dtype = self.bfloat16.dtype
         order = memory_format(dtype, x.device, self.convolutions.residual)
         if self._symbols:
             if x.device.type == "cpu" and not torch.compiler.is_compiling():
-                self.check(x)  # elsewhere it would wait; who acts has looked
-            given = self._space, self._symbols, dtype, self._layout
-            return self.halved(one_hot_channels(x, *given).contiguous(memory_format=order))
+                self.check(x)  # on a GPU it would block, and actors have checked
+            planes = one_hot_channels(x, self._space, self._symbols, dtype, self._layout)
+            return self.bfloat16(planes.contiguous(memory_format=order))
         image = self._channels_first(x)
-        # Bytes are cut before they are cast; of other numbers not all can be cut.
+        # Bytes are cut before the cast; not every other dtype can be cut.
         x = image if image.dtype == torch.uint8 else image.to(dtype, memory_format=order)
         side = self.convolutions.patch_side if by_patches(dtype, x.device) else 1
         if (cut := patches(x, side)) is x:
@@ -72,21 +72,21 @@ class Image(nn.Module):
         x = x.to(dtype, memory_format=order)
         if self.normalizer is not None:
             x = self.normalizer(x, side, in_place=x is not image)
-        return self.halved(x)
+        return self.bfloat16(x)
 
-    def quick(self) -> FastImage | None:
-        """The fast path for bytes. None unless :attr:`halved` holds packed weights."""
-        packed, side = self.halved.packed, self.convolutions.patch_side
+    def fast_torso(self) -> FastImage | None:
+        """Return the fast path for bytes; None unless :attr:`bfloat16` holds packed weights."""
+        packed, side = self.bfloat16.packed, self.convolutions.patch_side
         if packed is None or self._symbols or self._space.dtype != np.uint8:
             return None
         norm = self.normalizer
         if norm is not None and not is_exactly(norm, ImageNormalizer):
             return None
         normalize = None if norm is None else norm.in_place(torch.bfloat16, side)
-        return FastImage(self._channels_first, side, normalize, packed, self.halved.own_dtype)
+        return FastImage(self._channels_first, side, normalize, packed, self.bfloat16.own_dtype)
 
     def moments(self, x: Tree) -> Moments:
-        """Of the pixels of some of the images ``[T, B, *space.shape]``, or of stacks apart."""
+        """Return moments of pixels of some images ``[T, B, *space.shape]``, or of stored stacks."""
         rows = tree.map_leaves(lambda x: x.flatten(0, 1).unsqueeze(0), x)
         shape = tree.leaves(rows)[0].shape
         index = torch.linspace(0, shape[1] - 1, min(shape[1], _SEEN)).long()
@@ -101,20 +101,22 @@ class Image(nn.Module):
         for value in bounds:
             if not low <= value < low + self._symbols:
                 raise EnvironmentFault(
-                    f"one_hot={self._name!r} holds {value}, which is none of its {self._symbols} "
+                    f"one_hot={self._name!r} holds {value}, which isn't one of its {self._symbols} "
                     f"symbols, {low} to {low + self._symbols - 1}: give another num_symbols"
                 )
 
 
 class FastImage:
-    """Calls an :class:`Image` without modules and questions whose answers are known.
+    """Computes an :class:`Image` bit for bit with fewer calls, without gradients.
 
-    What it returns is the image's own, bit for bit, as long as its weights and running statistics
-    stand still. Nothing is differentiated.
+    Weights and running statistics must be constant while it is used.
 
     Args:
-        channels_first: to ``[N, C, H, W]``. side: of the patches. normalize: these, in place, if
-        not None. layers: what follows. dtype: of what is returned.
+        channels_first: moves the channels to the front, ``[N, C, H, W]``.
+        side: side of the patches in pixels.
+        normalize: normalises patches in place; None: no normalisation.
+        layers: the following layers.
+        dtype: dtype of the result.
     """
 
     def __init__(
@@ -129,9 +131,9 @@ class FastImage:
         self._normalize, self._layers, self._dtype = normalize, layers, dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[N, *space.shape]`` to ``[N, num_outputs]``."""
+        """Compute features: ``[N, *space.shape] -> [N, num_outputs]``."""
         x = self._channels_first(x)
-        if x.dtype != torch.uint8:  # of which not all could be cut
+        if x.dtype != torch.uint8:  # not every dtype can be cut
             x = x.to(torch.bfloat16)
         x = patches(x, self._side).to(torch.bfloat16)
         if self._normalize is not None:

@@ -1,10 +1,9 @@
-"""What a policy is given at each step: the observation, and what the actor adds to it.
+"""Builds a policy's inputs: the observation, and the actor's additions to it.
 
-Without additions it is the observation as it comes, but for texts, which become rows of word
-numbers. With an action mask or the previous action and
-reward it is a dict of ``observation``, ``action_mask`` (flat bool), ``previous_action`` and
-``previous_reward`` (zeros after a reset), of those that are used. All of it is stored row by row in
-the rollout, so the learner needs no case for any of them.
+Without additions the input is the observation, with texts as rows of word numbers. Otherwise it is
+a dict with ``observation`` and those of ``action_mask`` (flat bool), ``previous_action`` and
+``previous_reward`` (zeros after a reset) that are used. Everything is stored row by row in the
+rollout, so the learner needs no special cases.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ Source: TypeAlias = Literal["none", "observation", "info"]
 
 @dataclass(frozen=True)
 class Inputs:
-    """How the inputs of a policy are made of what an environment returns.
+    """Builds a policy's inputs from an environment's observations and infos.
 
     Args:
-        observation_space: of a single environment, with the mask if that is part of it.
-        mask: where the action mask comes from.
-        previous: whether the previous action and reward are inputs.
-        words: what reads texts in the observation; None: there are none.
-        hides_task: whether values alone are told the task; None: nothing but features is.
+        observation_space: space of a single environment, including a mask in it.
+        mask: source of the action mask.
+        previous: the previous action and reward are inputs.
+        words: encodes texts in the observation; None: there are none.
+        hides_task: True if only the values get the task's number; None: without task numbers
+            outside the features.
     """
 
     observation_space: gymnasium.Space
@@ -52,17 +52,17 @@ class Inputs:
 
     @property
     def plain(self) -> bool:
-        """Whether the observation is the whole input."""
+        """Return True if the observation is the whole input."""
         return self.mask == "none" and not self.previous and self.hides_task is None
 
     @property
-    def as_it_comes(self) -> bool:
-        """Whether what environments return needs no :meth:`compose`."""
+    def is_observation(self) -> bool:
+        """Return True if observations need no :meth:`compose`."""
         return self.plain and self.words is None
 
     @property
     def features_space(self) -> gymnasium.Space:
-        """The observation space without the mask, with rows of word numbers in place of texts."""
+        """Return the observation space without the mask, with word numbers instead of texts."""
         space = self.observation_space
         if self._apart:
             assert isinstance(space, gymnasium.spaces.Dict)
@@ -71,12 +71,12 @@ class Inputs:
 
     @property
     def _apart(self) -> set[str]:
-        """Parts of the observation that are no features."""
+        """Return the parts of the observation that aren't features."""
         parts = {MASK: self.mask == "observation", TASK: bool(self.hides_task)}
         return {name for name, is_apart in parts.items() if is_apart}
 
     def example(self, num_envs: int) -> Tree:
-        """Zeros of the structure, shapes ``[num_envs, ...]`` and dtypes of the inputs."""
+        """Return zeros with the structure, shapes ``[num_envs, ...]`` and dtypes of the inputs."""
         obs = zeros(self.features_space, num_envs)
         if self.plain:
             return obs
@@ -91,7 +91,7 @@ class Inputs:
         return inputs
 
     def zero_action(self, num_envs: int) -> Tree:
-        """Zeros of the structure, shapes and dtypes of ``num_envs`` actions."""
+        """Return zeros with the structure, shapes and dtypes of ``num_envs`` actions."""
         distribution = self.distribution
         params = torch.zeros(num_envs, distribution.num_params)
         action = distribution.sample(params, distribution.noise((num_envs,), torch.Generator()))
@@ -100,10 +100,10 @@ class Inputs:
     def compose(
         self, obs: Any, mask: Any, previous_action: Tree, previous_reward: Any, first: np.ndarray
     ) -> Tree:
-        """The inputs ``[B, ...]`` as a tree of arrays.
+        """Build the inputs ``[B, ...]`` as a tree of arrays.
 
         Args:
-            obs: of the environments, ``[B, ...]``.
+            obs: observations ``[B, ...]``.
             mask: ``info["action_mask"]`` if there was one.
             previous_action: ``[B, ...]`` or None; previous_reward: ``[B]`` or None.
             first: ``[B]`` bool, obs came from a reset.
@@ -139,7 +139,7 @@ class Inputs:
         return np.stack([flatten_mask(self.action_space, row) for row in mask])
 
     def check_mask(self, inputs: Tree, ended: np.ndarray, name: str, row: int) -> None:
-        """Raise EnvironmentFault if a mask forbids every action of an environment that goes on."""
+        """Raise EnvironmentFault if a mask forbids every action in an episode that hasn't ended."""
         if self.mask == "none":
             return
         empty = mask_is_empty(self.distribution, inputs[MASK]) & ~ended
@@ -147,18 +147,17 @@ class Inputs:
             raise EnvironmentFault(
                 f"{name} forbids every action: its action_mask allows none in environment "
                 f"{int(np.flatnonzero(empty)[0])} of this actor, row {row} of the fragment; an "
-                "agent that waits for others needs one action that does nothing, or the game in "
-                "turns, as its AECEnv"
+                "agent that waits for others needs a no-op action, or a turn-based game (AECEnv)"
             )
 
 
 def info_mask(infos: dict[str, Any]) -> Any:
-    """``infos["action_mask"]`` of a vector environment; rows without one allow everything."""
+    """Return ``infos["action_mask"]`` of a vector environment; rows without one allow all."""
     return _where_present(infos.get(MASK), infos.get(f"_{MASK}"))
 
 
 def evaluated_mask(inputs: Inputs, infos: dict[str, Any], num_envs: int) -> Any:
-    """:func:`info_mask`, or a mask that allows everything if a policy with masks gets none."""
+    """Return :func:`info_mask`, or a mask that allows everything for a policy that needs one."""
     mask = info_mask(infos)
     if mask is None and inputs.mask == "info":
         return np.ones((num_envs, inputs.distribution.num_mask), bool)
@@ -166,7 +165,7 @@ def evaluated_mask(inputs: Inputs, infos: dict[str, Any], num_envs: int) -> Any:
 
 
 def _where_present(mask: Any, present: Any) -> Any:
-    """A mask without Gymnasium's ``_key`` entries, which say in which rows there is one."""
+    """Apply and remove Gymnasium's ``_key`` entries, which mark the rows that have a mask."""
     if isinstance(mask, dict):
         keys = [key for key in mask if not (key[:1] == "_" and key[1:] in mask)]
         return {key: _where_present(mask[key], mask.get(f"_{key}", present)) for key in keys}
@@ -182,10 +181,10 @@ def _where_present(mask: Any, present: Any) -> Any:
 def mask_source(
     observation_space: gymnasium.Space, distribution: Distribution, in_infos: bool
 ) -> Source:
-    """Where an environment shows its action mask.
+    """Return where an environment's action mask comes from.
 
     Raises:
-        ConfigError: it shows one, but its actions can't be masked.
+        ConfigError: it has a mask, but its actions can't be masked.
     """
     shown: Source = "info" if in_infos else "none"
     source: Source = "observation" if MASK in (parts(observation_space) or ()) else shown

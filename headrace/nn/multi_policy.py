@@ -112,11 +112,11 @@ class MultiPolicy(nn.Module):
             member.compile_torsos()
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[None]:
-        """See :meth:`Policy.still`."""
+    def frozen_weights(self) -> Iterator[None]:
+        """See :meth:`Policy.frozen_weights`."""
         with contextlib.ExitStack() as stack:
             for member in self.policies.values():
-                stack.enter_context(member.still())
+                stack.enter_context(member.frozen_weights())
             yield
 
     def rows(self, core: Tree) -> list[Tensor]:

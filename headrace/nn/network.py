@@ -1,4 +1,4 @@
-"""The shape of a network, and its dense layers."""
+"""Settings of the policy network, and constructors of dense layers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headrace.validation.fields import check_fields, settings
 
 LOG_STD = ranges.Range(-20, 20, words="between -20 and 20")
 TORSO = ranges.Constraint(
-    "a torch.nn.Module, a callable that makes one, its name (as in 'module:function'), or None",
+    "a torch.nn.Module, a callable that returns one, its name (as in 'module:function'), or None",
     bool,
     whole=True,
 )
 if TYPE_CHECKING:
-    Torso: TypeAlias = Any  # a module, a callable that makes one, or the callable's name
+    Torso: TypeAlias = Any  # a module, a callable that returns one, or the callable's name
 else:
     Torso = Annotated[str | None, ranges.PythonOnly(Callable[..., Any]), TORSO]
 
@@ -37,33 +37,35 @@ LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_values", "scal
 @settings()
 @dataclass(frozen=True)
 class Network:
-    """The shape of a policy network."""
+    """Settings of the policy network."""
 
     hidden: Annotated[tuple[Annotated[int, ranges.WIDTH], ...] | None, ranges.A_FEW] = None
     """Units of each hidden layer of the multi-layer perceptron; None: two layers of 64, or of 256
-    where one network learns several tasks."""
+    if one network is trained on several tasks."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
-    """Non-linearity after each hidden layer: tanh, relu or elu."""
+    """Activation after each hidden layer: tanh, relu or elu."""
     shared: bool | None = None
-    """Whether policy and value share one torso; None: only with images, a core or an own torso."""
+    """Share one torso between policy and value. None: only with images, a core or a custom
+    torso."""
     conv: Literal["auto", "nature", "impala_shallow", "impala_deep", "impact"] = "auto"
-    """Convolutions for images; auto: nature, or impala_deep where an image is too small for it."""
+    """Convolutions for images; auto: nature, or impala_deep if an image is too small for it."""
     image_layout: Layout = "auto"
-    """Where the channels of images are; auto: as their shapes tell, which some don't."""
+    """Position of the channels of images; auto: derived from the shape, an error if ambiguous."""
     one_hot: tuple[str, ...] = ()
-    """Which parts of a Dict observation are grids of symbols, not of brightness ("obs": all of an
-    observation that has no parts); each symbol is a channel of its own for the convolutions."""
+    """Parts of a Dict observation that are grids of symbols instead of images ("obs": an
+    observation without parts). Convolutions get one channel per symbol."""
     num_symbols: Annotated[int | None, ranges.WIDTH] = None
-    """How many symbols such a grid has, counted from its lower bound; None: up to its upper one."""
+    """Number of symbols in such a grid, counted from its lower bound; None: up to its upper
+    bound."""
     text: tuple[str, ...] = ()
-    """Which parts of a Dict observation are rows of tokens, read by an LSTM (0 is padding). Texts
-    are read so without being named."""
+    """Parts of a Dict observation that are rows of tokens for an LSTM (0 is padding). Text spaces
+    are recognised without being named."""
     vocabulary: tuple[str, ...] = ()
-    """The words of texts that are told apart; (): all, by a hash of each."""
+    """Known words of texts; (): all words, by hash."""
     word_buckets: Annotated[int, ranges.SIZE] = 1000
-    """Numbers that hashed words share; IMPALA's agents had 1000."""
+    """Number of hash buckets for words; IMPALA's agents had 1000."""
     max_words: Annotated[int, ranges.WIDTH] = 32
-    """Words of a text that are read, from its beginning."""
+    """Largest number of words read from a text; later words are ignored."""
     core: Literal["lstm", "gru"] | None = None
     """Recurrent layer between torso and heads."""
     core_size: Annotated[int, ranges.WIDTH] = 128
@@ -71,14 +73,14 @@ class Network:
     previous_action_reward: bool = False
     """Feed the previous action and the previous reward, clipped to [-1, 1], to the network."""
     normalize_observations: bool | None = None
-    """Scale the numbers of Box observations by their running mean and deviation; None: with the
-    run's scale_free, unless the torso is an own one."""
+    """Normalise Box observations by their running mean and standard deviation; None: same as the
+    run's scale_free, and False with a custom torso."""
     normalize_images: bool = False
-    """Show convolutions what differs from each pixel's running mean, in units of one running
-    deviation of all pixels, instead of brightness."""
+    """Subtract each pixel's running mean from images, and divide by one running standard deviation
+    of all pixels, before the convolutions."""
     normalize_values: bool | None = None
-    """Learn values in units of their targets' running deviation (PopArt); None: with the run's
-    scale_free."""
+    """Train values in units of the running standard deviation of their targets (PopArt); None: same
+    as the run's scale_free."""
     scale_actions: bool | None = None
     """Scale Box actions with two finite bounds, so that the policy acts in [-1, 1]. None: as the
     run's scale_free. Actions with an infinite bound keep the environment's units."""
@@ -87,13 +89,13 @@ class Network:
     log_std_init: Annotated[float, LOG_STD] = 0.0
     """Log of the initial standard deviation of Box actions, in the units of scale_actions."""
     task_id: bool = False
-    """Of several tasks: give the network the task's number, as a one-hot."""
+    """With several tasks: give the network the task's number as a one-hot vector."""
     per_task_values: bool = False
-    """Of several tasks: a value head and running statistics of targets for each (PopArt), which are
-    not shown to the rest of the network."""
+    """With several tasks: a separate value head and running statistics of targets for each task
+    (PopArt). The rest of the network doesn't get the task's number."""
     torso: Torso = None
-    """An own torso instead of the built-in ones: a module, or a callable (or its "module:name")
-    that makes one for an observation space; it maps observations [N, …] to features [N, F]."""
+    """Custom torso instead of the built-in ones: a module, or a callable (or its "module:name")
+    that returns one for an observation space. It maps observations [N, …] to features [N, F]."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -106,17 +108,17 @@ class Network:
         for name in ("normalize_observations", "normalize_images"):
             if self.torso is not None and getattr(self, name):
                 raise ConfigError(
-                    f"{name}=True is for the built-in torsos: an own torso normalises its "
+                    f"{name}=True is for the built-in torsos: a custom torso normalises its "
                     "observations itself (leave one of the two out)"
                 )
 
     @property
     def units(self) -> tuple[int, ...]:
-        """``hidden``, or what that is for one task."""
+        """Return ``hidden``, or its default for one task."""
         return (64, 64) if self.hidden is None else self.hidden
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict that :func:`network_from_json` reads back."""
+        """Return a plain dict for :func:`network_from_json`."""
         fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         torso = self.torso
         if torso is not None and not isinstance(torso, str):
@@ -131,21 +133,21 @@ def network_from_json(values: dict[str, Any]) -> Network:
 
 
 def orthogonal(layer: Any, gain: float) -> Any:
-    """Orthogonal weights of this gain and zero biases, in place."""
+    """Initialise a layer in place with orthogonal weights of this gain and zero biases."""
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
 
 
 def dense(num_inputs: int, num_outputs: int, activation: str) -> nn.Sequential:
-    """One layer with its activation, orthogonal with gain sqrt(2)."""
+    """Create one layer with its activation, orthogonal with gain sqrt(2)."""
     kind = ACTIVATIONS[activation]
     linear = orthogonal(kind.linear(num_inputs, num_outputs), math.sqrt(2))
     return nn.Sequential(linear) if kind.module is None else nn.Sequential(linear, kind.module())
 
 
 def mlp(num_inputs: int, network: Network) -> nn.Sequential:
-    """``[..., num_inputs] -> [..., units[-1]]``."""
+    """Create a multi-layer perceptron, ``[..., num_inputs] -> [..., units[-1]]``."""
     layers: list[nn.Module] = []
     for num_in, num_out in itertools.pairwise((num_inputs, *network.units)):
         layers += dense(num_in, num_out, network.activation)

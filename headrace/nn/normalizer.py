@@ -1,4 +1,4 @@
-"""Running statistics that scale a stream to mean 0 and variance 1, or images as a whole."""
+"""Running statistics that normalise numbers by feature, or whole images."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _EPS = 1e-8
 
 
 class Normalizer(nn.Module):
-    """``clip((x - mean) / std, -10, 10)`` with the moments of all that :meth:`take` was given.
+    """Normalises to ``clip((x - mean) / std, -10, 10)`` with the moments of all samples taken.
 
-    Its state is module buffers: it travels with the weights and is saved with them, and it changes
-    only between rollouts.
+    The state is module buffers. It travels and is saved with the weights, and changes only between
+    rollouts.
 
     Args:
         num_inputs: F, numbers per sample.
@@ -54,30 +54,31 @@ class Normalizer(nn.Module):
         return (centred * self.scale).clamp(-_CLIP, _CLIP)
 
     def center_for(self, dtype: torch.dtype) -> Tensor:
-        """The mean ``[F]`` to subtract from inputs of this dtype: float64 or float32."""
+        """Return the mean ``[F]`` to subtract from inputs of this dtype: float64 or float32."""
         return self.mean if dtype == torch.float64 else self.center
 
     def update(self, x: Tensor) -> None:
-        """Take ``[N, F]`` more samples, which may be none, into the statistics."""
+        """Add samples ``[N, F]`` to the statistics; N may be 0."""
         self.take(moments(x))
 
     @torch.no_grad()
     def take(self, new: Moments) -> None:
-        """Take more samples, of which there are the moments, into the statistics."""
+        """Add samples to the statistics, given their moments."""
         total = _merged(self, new)
         self.center.copy_(total.mean)
         self.scale.copy_((total.variance + _EPS).rsqrt())
 
 
 class ImageNormalizer(nn.Module):
-    """``(x - mean) / deviation``: the mean of each pixel, one root mean square deviation from it.
+    """Normalises images to ``(x - mean) / deviation``, with a mean per pixel and one deviation.
 
-    What never moves becomes 0, so that the first layer isn't busy with the background (LeCun et
-    al. 1998, Efficient BackProp, section 4.3). A deviation for each pixel would make a speck that
-    is seen once the largest input of all.
+    Constant pixels become 0, so that the first layer ignores the background (LeCun et al. 1998,
+    Efficient BackProp, section 4.3). With a deviation per pixel, a rare bright pixel would become
+    the largest input.
 
     Args:
-        shape: of an image, (C, H, W). scale: what images are multiplied by before there are any.
+        shape: shape of an image, (C, H, W).
+        scale: factor on images before there are statistics.
     """
 
     def __init__(self, shape: tuple[int, ...], scale: float) -> None:
@@ -92,16 +93,16 @@ class ImageNormalizer(nn.Module):
         self.scale: Tensor
 
     def forward(self, x: Tensor, side: int = 1, in_place: bool = False) -> Tensor:
-        """``[N, C, H, W]``, or patches of it with these sides, scaled, in its own dtype.
+        """Normalise ``[N, C, H, W]``, or patches with these sides, keeping the dtype.
 
         Args:
-            in_place: x may be written to.
+            in_place: x may be overwritten.
         """
         center, scale = self._cast(x.dtype, side)
         return (x.sub_(center) if in_place else x.sub(center)).mul_(scale)
 
     def in_place(self, dtype: torch.dtype, side: int) -> Callable[[Tensor], Tensor]:
-        """What does the same in place, as long as the statistics stand still."""
+        """Return a function that normalises in place while the statistics are constant."""
         center, scale = self._cast(dtype, side)
         return lambda x: x.sub_(center).mul_(scale)
 
@@ -110,15 +111,15 @@ class ImageNormalizer(nn.Module):
 
     @torch.no_grad()
     def take(self, new: Moments) -> None:
-        """Take more images, of whose pixels there are the moments, into the statistics."""
+        """Add images to the statistics, given the moments of their pixels."""
         total = _merged(self, new)
         self.center.copy_(total.mean.view_as(self.center))
-        if (variance := total.variance.mean()) > 0:  # or no picture has differed from another
+        if (variance := total.variance.mean()) > 0:  # 0 while all images were equal
             self.scale.copy_(variance.rsqrt())
 
 
 def _merged(own: Any, new: Moments) -> Moments:
-    """What a module has seen together with ``new``, which becomes what it has seen."""
+    """Merge ``new`` into a module's moments in place, and return the result."""
     total = merge(Moments(own.count, own.mean, own.square), new)
     own.count.copy_(total.count)
     own.mean.copy_(total.mean)

@@ -1,4 +1,4 @@
-"""The deterministic policy as an ONNX file, for programs without PyTorch.
+"""Exports the deterministic policy to ONNX, for programs without PyTorch.
 
 Every input and output has a batch dimension of any size first. The leaves of nested spaces have
 dotted names, for example ``obs.position`` and ``action.0``.
@@ -38,13 +38,13 @@ from headrace.ops import tree
 from headrace.types import Tree
 
 _OWN_TORSO = (
-    " (an own torso must take any number of observations and be free of branches on their values; "
+    " (a custom torso must take any number of observations and not branch on their values; "
     "use x.shape[0] instead of len(x))"
 )
 
 
 def export(policy: nn.Module, path: Path) -> Path:
-    """Write a policy, with normalisers as they are now, as one file; replaces ``path`` at once.
+    """Write a policy, including its normalisers, to one file; replaces ``path`` atomically.
 
     The :class:`headrace.Policy` is left as it is. Inputs and outputs: the module's docstring.
 
@@ -64,7 +64,7 @@ def export(policy: nn.Module, path: Path) -> Path:
 
 
 class _Step(nn.Module):
-    """One deterministic step, as a function of a list of tensors."""
+    """A module that computes one deterministic step from a list of tensors."""
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Step(nn.Module):
 
     @property
     def output_names(self) -> list[str]:
-        """Of what :meth:`forward` returns."""
+        """Return the names of the outputs of :meth:`forward`."""
         action, carried = self.policy.inputs.zero_action(1), {}
         if self.policy.inputs.previous:
             carried["previous_action"] = action
@@ -89,7 +89,7 @@ class _Step(nn.Module):
         return list(named({"action": action, "params": None, "next": carried}))
 
     def forward(self, leaves: list[Tensor]) -> list[Tensor]:
-        """Outputs; ``leaves`` are those of ``example``."""
+        """Compute the outputs; ``leaves`` are those of ``example``."""
         policy, rest = self.policy, iter(leaves)
         parts = tree.map_leaves(lambda _: next(rest), self.example)
         inputs, first, core = parts.pop("obs"), parts.pop("first", None), parts.pop("state", ())
@@ -107,7 +107,7 @@ class _Step(nn.Module):
 
 
 def _example(policy: Any, num_envs: int) -> dict[str, Tree]:
-    """Inputs of this many environments, by the first part of their names."""
+    """Return example inputs for this many environments, by the first part of their names."""
     example = policy.inputs.example(num_envs)
     plain = policy.inputs.plain
     parts = {"obs": example} if plain else {"obs": example.pop("observation"), **example}
@@ -119,7 +119,7 @@ def _example(policy: Any, num_envs: int) -> dict[str, Tree]:
 
 
 class _PaddedText(nn.Module):
-    """A :class:`TextEncoder` that reads the padding too, since ONNX packs no sequences."""
+    """A :class:`TextEncoder` that processes padding, because ONNX has no packed sequences."""
 
     def __init__(self, encoder: TextEncoder) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _PaddedText(nn.Module):
 
 
 def named(values: Tree, prefix: str = "") -> dict[str, Any]:
-    """The leaves of a tree by their dotted names, in order.
+    """Return the leaves of a tree by their dotted names, in order.
 
     Raises:
         ConfigError: two leaves have the same name.
@@ -153,7 +153,7 @@ def named(values: Tree, prefix: str = "") -> dict[str, Any]:
 
 @torch.no_grad()
 def _convert(step: _Step) -> bytes:
-    """The serialised model of a step."""
+    """Convert a step to a serialised ONNX model."""
     example = named(step.example)
     leaves = list(example.values())
     shapes = ([{0: torch.export.Dim("batch")}] * len(leaves),)
@@ -183,7 +183,7 @@ def _convert(step: _Step) -> bytes:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' notes on packages that aren't there and on their own code."""
+    """Suppress the exporter's messages about missing packages and about its own code."""
     loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:

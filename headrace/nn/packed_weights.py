@@ -1,8 +1,8 @@
-"""Networks whose weights lie, in a copy, as oneDNN multiplies them.
+"""Inference with a copy of the weights in oneDNN's memory layout.
 
-Left as they are, weights are put in that order again at each call, which for a few images is much
-of the work. A copy is of use as long as the weights stand still, on a processor, without gradients.
-The operations are those that ``torch.compile`` writes for processors.
+Without the copy weights are reordered in each call, which takes long compared with a few images.
+The copy is valid while weights are constant, on a CPU, without gradients. The operations are those
+that ``torch.compile`` generates for CPUs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from headrace.nn.exact_modules import is_exactly
 from headrace.nn.patches import PatchConv2d, patches
 
-_ROWS = 64  # whose best order a dense layer's weights get; fewer are as fast in it as in their own
+_ROWS = 64  # the layout of dense weights is optimised for this many rows
 
 
 def can_pack(device: torch.device) -> bool:
-    """Whether this PyTorch can pack weights, and this processor multiplies bfloat16."""
+    """Return True if this PyTorch can pack weights and the CPU supports bfloat16."""
     return device.type == "cpu" and _works()
 
 
 @functools.cache
 def _works() -> bool:
-    """Whether a small network passes."""
+    """Return True if a small network can be packed and called."""
     with torch.random.fork_rng(devices=[]):  # skip_init would import 40 MB
         layers = nn.Conv2d(1, 1, 2), nn.Flatten(), nn.Linear(1, 1)
     try:
@@ -40,7 +40,7 @@ def _works() -> bool:
 
 
 def can_pack_layers(layers: nn.Module) -> bool:
-    """Whether :class:`PackedNetwork` computes exactly what these layers do."""
+    """Return True if :class:`PackedNetwork` computes exactly the same function as these layers."""
     if not is_exactly(layers, nn.Sequential):
         return False
     first, *others = layers.children()
@@ -57,13 +57,12 @@ def _can_pack_layer(layer: nn.Module) -> bool:
 
 
 class PackedNetwork:
-    """Computes what layers say in bfloat16, with the weights that they had at :meth:`pack`.
+    """Computes layers in bfloat16 with the weights of the latest :meth:`pack`, without gradients.
 
-    Nothing is differentiated. One layer's function is called after the other: modules around them
-    would take as long as a small layer.
+    Functions are called directly, because modules would take as long as a small layer.
 
     Args:
-        layers: some for which :func:`can_pack_layers` holds.
+        layers: layers for which :func:`can_pack_layers` is True.
     """
 
     def __init__(self, layers: nn.Sequential) -> None:
@@ -71,7 +70,7 @@ class PackedNetwork:
         self._steps: list[Callable[[Tensor], Tensor]] = []
         for layer in layers:
             if isinstance(layer, nn.ReLU):
-                self._parts[-1].then = "relu"  # also where it is behind a Flatten
+                self._parts[-1].then = "relu"  # also after a Flatten
                 continue
             if isinstance(layer, nn.Flatten):
                 self._steps.append(_flat)
@@ -81,13 +80,13 @@ class PackedNetwork:
             self._steps.append(part)
 
     def pack(self) -> None:
-        """Take the layers' weights as they are now."""
+        """Copy and pack the layers' current weights."""
         with torch.inference_mode():
             for part in self._parts:
                 part.pack()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What the layers return, as bfloat16."""
+        """Compute the layers' output in bfloat16."""
         for step in self._steps:
             x = step(x)
         return x
@@ -98,7 +97,7 @@ def _flat(x: Tensor) -> Tensor:
 
 
 class _Convolution:
-    """``nn.Conv2d``; of what takes patches, the one of patches, into which it cuts images."""
+    """Packed ``nn.Conv2d``; a ``PatchConv2d`` is computed on patches, into which images are cut."""
 
     def __init__(self, conv: nn.Conv2d) -> None:
         self._of = conv
@@ -126,7 +125,7 @@ class _Convolution:
 
 
 class _Dense:
-    """``nn.Linear``."""
+    """Packed ``nn.Linear``."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self._of, self.then = layer, "none"

@@ -1,4 +1,4 @@
-"""Images as patches, of which convolutions that move by whole patches are computed.
+"""Rearranges images into patches, for convolutions whose strides are whole patches.
 
 A kernel of 8x8 with stride 4 moves by patches of 4x4. With the pixels of each patch side by side,
 as channels, it is a kernel of 2x2 with stride 1: the same sums, of many channels instead of few, as
@@ -14,7 +14,7 @@ _RUNS = {4: torch.int32, 8: torch.int64, 16: torch.complex128}  # bytes that are
 
 
 class PatchConv2d(nn.Conv2d):
-    """``nn.Conv2d`` that takes images ``[N, C, H, W]`` or what :func:`patches` makes of them.
+    """``nn.Conv2d`` for images ``[N, C, H, W]`` or for the patches of :func:`patches`.
 
     It multiplies them by ``scale``, which is done with its weights: they are fewer than pixels.
     """
@@ -23,7 +23,7 @@ class PatchConv2d(nn.Conv2d):
 
     @property
     def side(self) -> int:
-        """Of the patches that it takes; 1: it takes none."""
+        """Side of the patches that it accepts; 1: none."""
         side = self.stride[0]
         whole = self.stride[1] == side and not any(n % side for n in self.kernel_size)
         return side if whole and not any(self.padding) else 1
@@ -35,12 +35,12 @@ class PatchConv2d(nn.Conv2d):
         return nn.functional.conv2d(x, weight, self.bias)
 
     def of_images(self, dtype: torch.dtype) -> Tensor:
-        """What images are multiplied by, ``[O, C, H, W]``."""
+        """Return the kernel for images, ``[O, C, H, W]``."""
         weight = self.weight.to(dtype)  # first, so that it is the same with weights of either dtype
         return weight if self.scale == 1.0 else weight * self.scale
 
     def of_patches(self, dtype: torch.dtype) -> Tensor:
-        """What patches are multiplied by, ``[O, C * side * side, H // side, W // side]``."""
+        """Return the kernel for patches, ``[O, C * side * side, H // side, W // side]``."""
         side, weight = self.side, self.of_images(dtype)
         num_out, channels, height, width = weight.shape
         weight = weight.view(num_out, channels, height // side, side, width // side, side)
@@ -48,7 +48,7 @@ class PatchConv2d(nn.Conv2d):
 
 
 def patches(x: Tensor, side: int) -> Tensor:
-    """``[N, C, H, W]`` to ``[N, C * side * side, H // side, W // side]``, channels last in memory.
+    """Rearrange ``[N, C, H, W]`` to ``[N, C * side * side, H // side, W // side]``, channels last.
 
     Channel ``(c * side + i) * side + j`` is pixel (i, j) of the patches of channel c. What is left
     over at the bottom and to the right, no kernel comes to. Where there is no fast way, or a

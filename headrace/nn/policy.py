@@ -1,4 +1,4 @@
-"""The actor-critic that actors, learner, checkpoints and users share."""
+"""The actor-critic policy used by actors, learner, checkpoints and users."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from torch.nn import functional
 from headrace.nn.custom_torso import CustomTorso
 from headrace.nn.encoder import Encoder
 from headrace.nn.exact_modules import is_exactly
-from headrace.nn.fast_torso import FastImage, FastTorso, NumPyPolicy, few_rows, quick, quick_image
-from headrace.nn.image_precision import Precision, halved
+from headrace.nn.fast_torso import (
+    FastImage,
+    FastTorso,
+    NumPyPolicy,
+    fast_image,
+    fast_torso,
+    numpy_policy,
+)
+from headrace.nn.image_precision import Precision, bfloat16_modules
 from headrace.nn.inputs import Inputs, mask_source
 from headrace.nn.network import Network, orthogonal
 from headrace.nn.normalizer import ImageNormalizer, Normalizer
@@ -34,21 +41,21 @@ from headrace.types import Tree
 
 
 def policy_weights(policy: nn.Module) -> Tree:
-    """The tensors that a learner publishes and an actor overwrites: parameters and buffers."""
+    """Return the tensors that travel from learner to actors: parameters and buffers."""
     return {name: value.detach() for name, value in policy.state_dict().items()}
 
 
 class Policy(nn.Module):
     """A policy and a value function for one observation and one action space.
 
-    Observations pass the torso, then the recurrent core if there is one, then both heads. A policy
-    that shares nothing has a second torso for its values.
+    Observations pass through the torso, the recurrent core if there is one, and both heads. With
+    ``shared=False`` there is a second torso for the values.
 
     Args:
-        observation_space: of a single environment; an ``action_mask`` in it is applied.
-        action_space: of a single environment.
-        network: the shape of torso and core.
-        info_mask: the environment shows an action mask in ``info["action_mask"]``.
+        observation_space: space of a single environment; an ``action_mask`` in it is applied.
+        action_space: space of a single environment.
+        network: settings of torso and core.
+        info_mask: the environment returns an action mask in ``info["action_mask"]``.
 
     Raises:
         ConfigError: a space is not supported, or the network doesn't fit it.
@@ -94,68 +101,73 @@ class Policy(nn.Module):
             self.popart = TaskPopArt(tasks)
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
-        self._quick: FastTorso | FastImage | None = None
-        self._few: NumPyPolicy | None = None
-        self.tasks: tuple[str, ...] = ()  # names of several that it is trained on, by their numbers
-        self.task_spaces: tuple[Spaces, ...] = ()  # of each of these
-        # Of observation_space in a joined one (``spaces.joining.place``); None: it is the whole.
+        self._fast_torso: FastTorso | FastImage | None = None
+        self._numpy_policy: NumPyPolicy | None = None
+        self.tasks: tuple[str, ...] = ()  # names of its tasks by number, if there are several
+        self.task_spaces: tuple[Spaces, ...] = ()  # spaces of each task
+        # Part of the unified space that observation_space is; None: the whole space.
         self.place: Any = None
-        self.task: int | None = None  # that it is shown where observation_space has no such part
+        self.task: int | None = None  # task number, if observation_space doesn't include it
 
     def initial_core(self, num_envs: int) -> Tree:
-        """Recurrent state at the start of an episode, ``[num_envs, ...]``; () without a core."""
+        """Return the recurrent state at an episode's start, ``[num_envs, ...]``; () without one."""
         return () if self.core is None else self.core.initial(num_envs)
 
     @property
     def precision(self) -> Precision:
-        """What images are computed in; everything else is float32 always."""
-        return "bfloat16" if any(part.enabled for part in halved(self)) else "float32"
+        """Return the precision of image layers; everything else is always float32."""
+        return "bfloat16" if any(part.enabled for part in bfloat16_modules(self)) else "float32"
 
     def compute_in(self, precision: Precision) -> None:
-        """Compute images in this precision from now on, wherever a copy of this policy goes."""
-        for part in halved(self):
+        """Set the precision of image layers, also for later copies of this policy."""
+        for part in bfloat16_modules(self):
             part.enabled = precision == "bfloat16"
 
     def compile_torsos(self) -> None:
-        """Let ``torch.compile`` translate the torsos at their next call; copies are as before."""
+        """Compile the torsos with ``torch.compile`` at their next call; copies aren't compiled."""
         for torso in filter(None, (self.torso, self.value_torso)):
             torso.compile()
-        for part in halved(self):
+        for part in bfloat16_modules(self):
             part.compiled = True
 
     @contextlib.contextmanager
-    def still(self, learns: bool = False) -> Iterator[None]:
-        """Inside, weights and precision stay: bfloat16 casts them once, acting has a quicker way.
+    def frozen_weights(self, learns: bool = False) -> Iterator[None]:
+        """Return a context with constant weights: bfloat16 casts them once, inference is faster.
 
         Args:
-            learns: gradients are asked for; see :meth:`BFloat16Module.still`.
+            learns: gradients are computed inside; see :meth:`BFloat16Module.frozen_weights`.
         """
         with contextlib.ExitStack() as stack:
-            for part in halved(self):
-                stack.enter_context(part.still(learns))
-            stack.callback(vars(self).update, {"_quick": self._quick, "_few": self._few})
+            for part in bfloat16_modules(self):
+                stack.enter_context(part.frozen_weights(learns))
+            before = {"_fast_torso": self._fast_torso, "_numpy_policy": self._numpy_policy}
+            stack.callback(vars(self).update, before)
             fast = not learns and is_exactly(self.policy_head, nn.Linear)
-            self._quick = quick(self.torso) or quick_image(self.torso) if fast else None
-            self._few = few_rows(self, self._quick) if type(self) is Policy else None
+            torso = fast_torso(self.torso) or fast_image(self.torso) if fast else None
+            self._fast_torso = torso
+            self._numpy_policy = numpy_policy(self, torso) if type(self) is Policy else None
             yield
 
-    def __getstate__(self) -> dict[str, Any]:  # weights of copies don't stand still
-        return vars(self) | {"_quick": None, "_few": None}
+    def __getstate__(self) -> dict[str, Any]:  # weights of copies may change
+        return vars(self) | {"_fast_torso": None, "_numpy_policy": None}
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
-        """One step of the policy head alone: parameters ``[B, num_params]`` and the core after it.
+        """Compute one step of the policy head: parameters ``[B, num_params]`` and the next state.
 
         Args:
-            inputs: ``[B, ...]``, see :class:`Inputs`; first: ``[B]`` bool, obs came from a reset;
-            core: ``[B, ...]``.
+            inputs: ``[B, ...]``, see :class:`Inputs`.
+            first: ``[B]`` bool, the observation came from a reset.
+            core: recurrent state ``[B, ...]``.
         """
-        few, torso = (None, None) if torch.is_grad_enabled() else (self._few, self._quick)
-        if few is not None and len(inputs) <= few.most_rows:
-            return few(inputs), core
+        by_numpy, torso = self._numpy_policy, self._fast_torso
+        if torch.is_grad_enabled():
+            by_numpy = torso = None
+        if by_numpy is not None and len(inputs) <= by_numpy.most_rows:
+            return by_numpy(inputs), core
         hidden = (torso or self.torso)(inputs)
         if self.core is not None:
             hidden, core = self.core.step(hidden, first, core)
-        head = self.policy_head  # whose module takes longer to call than the function
+        head = self.policy_head  # calling the module takes longer than the function
         linear = (
             head(hidden) if torso is None else functional.linear(hidden, head.weight, head.bias)
         )
@@ -193,7 +205,7 @@ class Policy(nn.Module):
         return value if self.popart is None else self.popart(value, inputs)
 
     def finished(self, params: Tensor, inputs: Tree) -> Tensor:
-        """Parameters ``[N, num_params]`` of the head's outputs: free ones added, masks applied."""
+        """Complete the head's outputs to parameters ``[N, num_params]``, and apply masks."""
         if self.log_std is not None:
             free = self.log_std.expand(*params.shape[:-1], len(self.log_std))
             params = torch.cat([params, free], dim=-1)
@@ -203,17 +215,17 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def moments(self, inputs: Tree) -> list[Moments]:
-        """Of inputs ``[T, B, ...]``, for each part that keeps running statistics of them."""
+        """Return moments of inputs ``[T, B, ...]`` for each part with running statistics."""
         return [x for torso in self._torsos for x in torso.moments(inputs)]
 
     def take(self, new: Iterable[Moments]) -> None:
-        """Take inputs, by what :meth:`moments` says of them, into the running statistics."""
-        for normalizer, of_its_own in zip(self.normalizers, new, strict=True):
-            normalizer.take(of_its_own)
+        """Update the running statistics with the results of :meth:`moments`."""
+        for normalizer, part in zip(self.normalizers, new, strict=True):
+            normalizer.take(part)
 
     @property
     def normalizers(self) -> list[Normalizer | ImageNormalizer]:
-        """What keeps running statistics of observations."""
+        """Return the parts with running statistics of observations."""
         return [x for torso in self._torsos for x in torso.normalizers]
 
     @property
@@ -221,7 +233,7 @@ class Policy(nn.Module):
         return [x for x in (self.torso, self.value_torso) if isinstance(x, Encoder)]
 
     def env_action(self, action: Tree) -> Any:
-        """The actions that environments receive, in new memory; see :class:`ActionTransform`."""
+        """Convert actions for the environment, in new memory; see :class:`ActionTransform`."""
         return self._to_env(action)
 
     @torch.inference_mode()
@@ -235,32 +247,31 @@ class Policy(nn.Module):
         action_mask: Any = None,
         reward: Any = None,
     ) -> tuple[Any, Tree]:
-        """The action for one observation or a batch of them.
+        """Return the action for one observation or a batch of observations.
 
         Args:
-            obs: one observation of ``observation_space`` or a stack of them; texts are strings.
-            state: what the previous call returned; None at the beginning.
-            episode_start: bool or ``[B]`` bools, whether obs came from a reset.
-            deterministic: the mode of the distribution instead of a sample.
-            action_mask: ``info["action_mask"]``, where the environment gives one there.
-            reward: of the previous action, where the network uses it.
+            obs: one observation of ``observation_space``, or a batch of them; texts are strings.
+            state: recurrent state that the previous call returned; None at the start.
+            episode_start: bool or ``[B]`` bools, True if obs came from a reset.
+            deterministic: return the mode of the distribution instead of a sample.
+            action_mask: ``info["action_mask"]``, if the environment returns one.
+            reward: reward of the previous action, if the network uses it.
 
         Returns:
             the environment's action(s), batched like the input, and the state for the next call.
 
         Raises:
-            ConfigError: the observation is none of ``observation_space`` (its shape, a missing
-                part, a number that isn't finite), or the network uses the previous reward and there
-                is none.
+            ConfigError: the observation isn't in ``observation_space`` (wrong shape, a missing
+                part, NaN or infinity), or the network needs the previous reward and it is missing.
         """
         return predict(self, obs, state, episode_start, deterministic, action_mask, reward)
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Return the device of the weights."""
         return self.policy_head.weight.device
 
-    saver: Saver | None = None  # set if the settings of its run are known
+    saver: Saver | None = None  # set if the run's settings are known
 
     def save(self, path: str | Path) -> Path:
         """Save the policy to a folder for ``hr.load(path)``, and return its path.

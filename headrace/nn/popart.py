@@ -1,4 +1,4 @@
-"""Values in the units of the rewards from a head that learns in units of its own."""
+"""PopArt: converts between the units of the rewards and the normalised units of the value head."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class PopArt(nn.Module):
         self.inverse: Tensor
 
     def forward(self, output: Tensor, inputs: object = None) -> Tensor:
-        """V of the head's outputs, of any shape, whatever the inputs were."""
+        """Compute V from the head's outputs of any shape; inputs are ignored."""
         return output * self.scale + self.mean
 
     def normalized(self, value: Tensor) -> Tensor:
-        """What the head would have to say for these V; 0 before the first :meth:`move`."""
+        """Convert V to outputs of the head; 0 before the first :meth:`move`."""
         return (value - self.mean) * self.inverse
 
     def of(self, inputs: object, rows: int) -> PopArt:
-        """The units of a batch's values: the same for all of it."""
+        """Return the units of a batch's values, which are the same for all steps."""
         return self
 
     def advantage(self, advantage: Tensor) -> Tensor:
-        """As it is: one task's are all in the same units."""
+        """Return advantages unchanged: with one task all have the same units."""
         return advantage
 
     def sums(self, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Nothing: what is learnt of targets is their sums over the whole batch."""
+        """Return no further sums: statistics of targets come from the whole batch."""
         return {}
 
     @torch.no_grad()
     def move(self, head: nn.Linear, mean: float, scale: float) -> None:
-        """Take new statistics of the targets; every V stays as it is, but for the first time.
+        """Adopt new statistics of the targets; V is preserved, except at the first call.
 
         Args:
             head: ``[..., F] -> [..., 1]``, changed in place.

@@ -1,4 +1,4 @@
-"""Actions for observations that a user gives, one or a batch of them."""
+"""Computes actions for a user's observations, single or in batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def predict(
     action_mask: Any,
     reward: Any,
 ) -> tuple[Any, Tree]:
-    """What :meth:`Policy.predict` says; ``policy`` acts, has ``inputs``, and is on a ``device``."""
+    """Implement :meth:`Policy.predict` for any policy with ``inputs`` and ``device``."""
     obs, single = spaces.checked(policy.observation_space, obs)
     if single:
         action_mask, reward = (
@@ -84,7 +84,7 @@ def _only_row(leaf: Any, action: np.ndarray) -> Any:
 def inputs_of(
     policy: Any, obs: Any, state: Tree | None, first: np.ndarray, mask: Any, reward: Any
 ) -> tuple[Tree, Tree]:
-    """Inputs and core as tensors on the policy's device."""
+    """Return inputs and core as tensors on the policy's device."""
     core = policy.initial_core(len(first)) if state is None else state
     action = None
     if policy.inputs.previous and state is not None:

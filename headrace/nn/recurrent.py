@@ -1,16 +1,16 @@
-"""The recurrent core: one step for actors, whole fragments with resets for the learner.
+"""The recurrent core: single steps for actors, whole fragments with resets for the learner.
 
-A fragment is not one sequence: wherever an observation came from a reset, its column starts afresh.
-A fragment without such rows is one call of torch's fused kernel. With resets an LSTM's is one as
-well: on a processor each reset has a row before it that empties the state (0), and columns with
-fewer resets end in rows that change nothing (dots)
+A column of a fragment restarts wherever an observation came from a reset. A fragment without resets
+is one call of torch's fused kernel. On a CPU an LSTM with resets needs one call as well: a row
+before each reset clears the state (0), and columns with fewer resets end in rows without effect
+(dots)
 
     column 0   a a a 0 b b b b b
     column 1   c c c c c c c c .
 
-On an accelerator a fragment is cut at its resets into segments, which are one packed call. A GRU,
-for which a processor has no fused kernel at all, is unrolled with a backward pass by hand, whose
-one matrix product for all inputs, and one for each weight's gradient, make it faster than torch's.
+On an accelerator a fragment is cut at its resets into segments for one packed call. CPUs have no
+fused kernel for a GRU. It is unrolled with a hand-written backward pass, which is faster than
+torch's because it has one matrix product for all inputs and one for each weight's gradient.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from torch.nn.utils.rnn import PackedSequence
 from headrace.errors import ConfigError, require_choice
 
 CORES = ("lstm", "gru")
-_SHUT = 1e4  # an argument of a gate at which it is exactly shut, and with the other sign open
+_SHUT = 1e4  # input of a gate at which it is exactly closed; with the opposite sign it is open
 
 State = dict[str, Tensor]
 
 
 class Recurrent(nn.Module):
-    """One recurrent layer whose state is cleared wherever an episode starts.
+    """One recurrent layer whose state is cleared at every start of an episode.
 
-    ``state`` is always the state *before* the reset of the first row. What came before a reset has
-    no influence after it, on values or gradients; not even a NaN has.
+    ``state`` is always the state *before* the reset of the first row. Nothing before a reset
+    affects values or gradients after it, not even NaN.
 
     Args:
         kind: one of ``CORES``. "lstm": Hochreiter & Schmidhuber (1997) with the forget gates of
             Gers et al. (2000). "gru": Cho et al. (2014), in the variant of ``torch.nn.GRU``.
-        num_inputs: features of a row, ``F`` below.
-        size: units, ``H`` below.
+        num_inputs: number of features of a row, ``F`` below.
+        size: number of units, ``H`` below.
 
     Raises:
         ConfigError: the kind is unknown or a number is below 1.
@@ -59,15 +59,17 @@ class Recurrent(nn.Module):
         self.rnn = orthogonal_gates((nn.LSTM if kind == "lstm" else nn.GRU)(num_inputs, size))
 
     def initial(self, num_envs: int) -> State:
-        """Zeros, as an episode starts: ``{"h": [num_envs, H]}``, in an LSTM ``"c"`` likewise."""
+        """Return zeros, the state at an episode's start: ``{"h": [num_envs, H]}``, and ``"c"``."""
         zeros = self.rnn.weight_hh_l0.new_zeros
         return {name: zeros(num_envs, self.size) for name in self._names}
 
     def step(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-        """One row: the output ``[B, H]``, which is also the state's "h", and the state after it.
+        """Compute one row: the output ``[B, H]``, which is also the state's "h", and the new state.
 
         Args:
-            x: ``[B, F]``; first: ``[B]`` bool, this row came from a reset; state: ``[B, H]`` each.
+            x: ``[B, F]``, features.
+            first: ``[B]`` bool, the row came from a reset.
+            state: ``[B, H]`` each.
         """
         begins = first.unsqueeze(1)
         h = state["h"].masked_fill(begins, 0.0)
@@ -79,14 +81,16 @@ class Recurrent(nn.Module):
         return h, {"h": h, "c": c}
 
     def forward(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs ``[T, B, H]`` of a fragment, as ``step`` row after row; the state after the last.
+        """Compute the outputs ``[T, B, H]`` of a fragment, as with ``step``, and the last state.
 
         Differentiable once.
 
         Args:
-            x: ``[T, B, F]`` with ``T >= 1``; first: ``[T, B]`` bool; state: ``[B, H]`` each.
+            x: ``[T, B, F]`` with ``T >= 1``, features.
+            first: ``[T, B]`` bool, the row came from a reset.
+            state: ``[B, H]`` each.
         """
-        first_cpu = first.cpu()  # the lengths of sequences are needed there: one synchronisation
+        first_cpu = first.cpu()  # packed sequences need their lengths on the CPU
         if not first_cpu[1:].any():
             return self._run(x, self._begin(first[0], state))
         if x.device.type != "cpu":
@@ -94,7 +98,7 @@ class Recurrent(nn.Module):
         if self.kind == "lstm":
             begin = self._begin(first[0], state)
             whole = math.isfinite(sum(float(part.detach().sum()) for part in (x, *begin)))
-            way = self._emptied if whole else self._packed  # no gate shuts a NaN out
+            way = self._with_cleared_state if whole else self._packed  # gates don't stop NaN
             return way(x, first_cpu, begin)
         y = _UnrollGRU.apply(x, first, state["h"], *self._weights())
         return y, {"h": y[-1]}
@@ -114,16 +118,18 @@ class Recurrent(nn.Module):
         state = {name: part[final] for name, part in end.items()}
         return y.data[place].unflatten(0, first.shape), state
 
-    def _emptied(self, x: Tensor, first: Tensor, begin: list[Tensor]) -> tuple[Tensor, State]:
-        """An LSTM's columns in one fused call.
+    def _with_cleared_state(
+        self, x: Tensor, first: Tensor, begin: list[Tensor]
+    ) -> tuple[Tensor, State]:
+        """Compute an LSTM's columns in one fused call, with inserted rows that clear the state.
 
-        Two more inputs work its gates in the rows that are put in: both shut the input gate, one
-        shuts the forget gate, which empties the state, the other opens it, which keeps c.
+        Two additional inputs control the gates in the inserted rows. Both close the input gate; one
+        closes the forget gate, which clears the state, the other opens it, which keeps c.
         """
         (num_rows, num_columns), num_inputs = first.shape, x.shape[2]
         resets = first.clone()
         resets[0] = False
-        before = resets.cumsum(0)  # rows that are put in before this one
+        before = resets.cumsum(0)  # rows inserted before this one
         place = torch.arange(num_rows * num_columns).view_as(before) + before * num_columns
         total = num_rows + int(before[-1].max())
         rows = x.new_zeros(total * num_columns, num_inputs + 2)
@@ -151,33 +157,34 @@ class Recurrent(nn.Module):
 
 
 class UnrolledCore:
-    """What a core makes of a fragment, and the way back, among operations without autograd.
+    """A core's output for a fragment with its backward pass, for callers without autograd.
 
     Args:
-        x: ``[N, F]``; first, state: as in :meth:`Recurrent.forward`.
+        x: ``[N, F]``, features.
+        first, state: as in :meth:`Recurrent.forward`.
     """
 
     def __init__(self, core: Recurrent, x: Tensor, first: Tensor, state: State) -> None:
         with torch.inference_mode(False), torch.enable_grad():
-            self._given = [x.clone().requires_grad_(), *core.parameters()]
-            self._y = core(self._given[0].unflatten(0, first.shape), first, state)[0].flatten(0, 1)
+            self._inputs = [x.clone().requires_grad_(), *core.parameters()]
+            self._y = core(self._inputs[0].unflatten(0, first.shape), first, state)[0].flatten(0, 1)
         self.y = self._y.detach()  # [N, H]
 
     def backward(self, grad: Tensor, into: list[Tensor]) -> Tensor:
-        """The gradient of x, of that of y; those of the weights go ``into`` these."""
+        """Return the gradient of x from that of y; gradients of weights are written to ``into``."""
         with torch.inference_mode(False):
-            grad_x, *others = torch.autograd.grad(self._y, self._given, grad.clone())
+            grad_x, *others = torch.autograd.grad(self._y, self._inputs, grad.clone())
         for to, part in zip(into, others, strict=True):
             to.copy_(part)
         return grad_x
 
 
 def orthogonal_gates(rnn: Any) -> Any:
-    """Initial weights of a one-layer LSTM or GRU, in place.
+    """Initialise the weights of a one-layer LSTM or GRU in place.
 
-    Each gate's matrix is orthogonal by itself with gain 1, the recurrent one so that a state keeps
-    its norm over many steps (Saxe et al., 2014). Biases are 0, but an LSTM's forget gate has 1, so
-    that it starts by remembering (Jozefowicz et al., 2015).
+    Each gate's matrix is orthogonal with gain 1. Recurrent states thus keep their norm over many
+    steps (Saxe et al., 2014). Biases are 0, except 1 for an LSTM's forget gate, so that it starts
+    by remembering (Jozefowicz et al., 2015).
     """
     size, bias = rnn.hidden_size, rnn.bias_ih_l0
     with torch.no_grad():
@@ -192,15 +199,15 @@ def orthogonal_gates(rnn: Any) -> Any:
 
 
 def segments(first: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Cut every column at its resets; number the pieces from the longest to the shortest.
+    """Cut every column at its resets, and number the segments from the longest to the shortest.
 
     Args:
-        first: ``[T, B]`` bool on the processor; row 0 begins a segment in any case.
+        first: ``[T, B]`` bool on the CPU; row 0 always begins a segment.
 
     Returns:
-        the batch sizes of the ``PackedSequence`` of all segments; ``place`` ``[T * B]``, where each
-        element of the flattened fragment lies in it, and ``order``, its inverse; ``initial`` and
-        ``final`` ``[B]``, the segments with which each column begins and ends. All int64.
+        batch sizes of the ``PackedSequence`` of all segments; ``place`` ``[T * B]``, the position
+        of each element of the flattened fragment in it, and ``order``, its inverse; ``initial`` and
+        ``final`` ``[B]``, the first and last segment of each column. All int64.
     """
     num_rows, num_columns = first.shape
     begins = first.clone()
@@ -216,7 +223,7 @@ def segments(first: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 
 class _UnrollGRU(torch.autograd.Function):
-    """``(x, first, h, weights) -> outputs [T, B, H]``."""
+    """Unrolls a GRU: ``(x, first, h, weights) -> outputs [T, B, H]``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, first: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
@@ -243,8 +250,8 @@ class _UnrollGRU(torch.autograd.Function):
         begins = first.unsqueeze(2)
         h_before = hs[:-1].masked_fill(begins, 0.0)
         r, z, n = gates.chunk(3, 2)
-        # The slope of the output in each gate's argument; becomes the gradient. The candidate has
-        # two: in the product with the state, which the reset gate scales, and in that with x.
+        # Derivative of the output by each gate's input, which becomes the gradient. The candidate
+        # has two: by the product with the state, which the reset gate scales, and by that with x.
         slope_n = (1 - z) * (1 - n * n)
         slope = torch.stack(
             (slope_n * recalled * r * (1 - r), (h_before - n) * z * (1 - z), slope_n * r), 2
@@ -263,5 +270,5 @@ class _UnrollGRU(torch.autograd.Function):
 
 
 def _weight_gradient(rows: Tensor, grad: Tensor) -> Tensor:
-    # The transposed product is the faster one where there are few inputs.
+    # The transposed product is faster with few inputs.
     return (rows.flatten(0, 1).t() @ grad).t()

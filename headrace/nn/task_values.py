@@ -1,4 +1,4 @@
-"""Values of several tasks: a head and statistics of targets for each (Hessel et al. 2018).
+"""Per-task values: a value head and target statistics for each task (Hessel et al. 2018).
 
 "Multi-task deep reinforcement learning with PopArt", arXiv:1809.04474, section 3: values are learnt
 in deviations of their own task's targets, advantages count in them, and when they move every value
@@ -21,7 +21,7 @@ SUMS = "task_targets/"  # what names of sums begin with
 
 
 class TaskUnits(NamedTuple):
-    """What the values of a batch's steps are measured in, by the task of each."""
+    """Units of the values of a batch's steps, by the task of each step."""
 
     task: Tensor  # [T, B] int64
     mean: Tensor  # [T, B]
@@ -29,11 +29,11 @@ class TaskUnits(NamedTuple):
     num_tasks: int
 
     def normalized(self, value: Tensor) -> Tensor:
-        """What a head would have to say for these values ``[T, B]``; 0 without a scale."""
+        """Convert values ``[T, B]`` to outputs of the head; 0 without a scale."""
         return torch.where(self.scale > 0, (value - self.mean) / self._some, 0.0)
 
     def advantage(self, advantage: Tensor) -> Tensor:
-        """In deviations of the task's targets ``[T, B]``; as it is without a scale."""
+        """Divide advantages ``[T, B]`` by the deviation of their task's targets, if it is known."""
         return advantage / self._some
 
     @property
@@ -41,7 +41,7 @@ class TaskUnits(NamedTuple):
         return torch.where(self.scale > 0, self.scale, 1.0)
 
     def sums(self, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Count, sum and squares of each task's targets, in its units so that float32 holds them.
+        """Return count, sum and squares of each task's targets, in its units to fit float32.
 
         Args:
             target, valid: ``[T, B]``.
@@ -53,7 +53,7 @@ class TaskUnits(NamedTuple):
 
 
 class TaskPopArt(nn.Module):
-    """``V = scale_k * n_k + mean_k`` of the k-th of a linear head's outputs n, where k is the task.
+    """PopArt for each task: ``V = scale_k * n_k + mean_k`` with the head's output n_k of task k.
 
     The state is module buffers, as that of :class:`~headrace.nn.popart.PopArt`: also the averages
     that mean and scale come from.
@@ -72,13 +72,13 @@ class TaskPopArt(nn.Module):
         self._noted = torch.zeros(3, num_tasks, dtype=torch.float64)  # of an update's steps
 
     def forward(self, output: Tensor, inputs: Tree) -> Tensor:
-        """V ``[N, 1]`` of a head's outputs ``[N, K]`` for inputs ``[N, ...]``."""
+        """Compute V ``[N, 1]`` from the head's outputs ``[N, K]`` for inputs ``[N, ...]``."""
         task = inputs[TASK].long()
         own = output.gather(-1, task.unsqueeze(-1)).squeeze(-1)
         return (own * self.scale[task] + self.mean[task]).unsqueeze(-1)
 
     def of(self, inputs: Tree, rows: int) -> TaskUnits:
-        """The units of a batch's first ``rows`` rows."""
+        """Return the units of a batch's first ``rows`` rows."""
         task = inputs[TASK][:rows].long()
         return TaskUnits(task, self.mean[task], self.scale[task], self.num_tasks)
 
@@ -90,7 +90,7 @@ class TaskPopArt(nn.Module):
 
     @torch.no_grad()
     def shift(self, head: nn.Linear) -> None:
-        """Move to the targets of the steps that were noted; every V stays as it is.
+        """Adopt the statistics of the recorded targets; V is preserved.
 
         Args:
             head: ``[..., F] -> [..., K]``, changed in place.
@@ -101,7 +101,7 @@ class TaskPopArt(nn.Module):
                 self._move(head, k, float(total / count), float(square / count))
 
     def _move(self, head: nn.Linear, k: int, mean: float, square: float) -> None:
-        """Of task k: the mean and mean square of its targets, in its units."""
+        """Update task k's statistics with mean and mean square of its targets, in its units."""
         old_mean, old_scale = float(self.mean[k]), float(self.scale[k])
         unit = old_scale if old_scale > 0 else 1.0
         square = unit**2 * square + 2 * unit * mean * old_mean + old_mean**2

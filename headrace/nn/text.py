@@ -1,4 +1,4 @@
-"""The part of the built-in torso that reads texts."""
+"""Encodes texts with an LSTM, as part of the built-in torso."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TextEncoder(nn.Module):
         self.lstm = orthogonal_gates(nn.LSTM(embedding, units, batch_first=True))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Features ``[N, units]`` of texts, whatever padding follows; zeros for an empty text.
+        """Compute features ``[N, units]`` of texts, ignoring padding; zeros for an empty text.
 
         Args:
             tokens: ``[N, L]`` integers in ``[0, vocabulary)``.
@@ -57,7 +57,7 @@ class TextEncoder(nn.Module):
         return torch.where(length.unsqueeze(1) > 0, last[0], 0.0)[number]
 
     def check(self, tokens: Tensor) -> None:
-        """Raise IndexError where a token is outside the vocabulary."""
+        """Raise IndexError if a token is outside the vocabulary."""
         if not tokens.numel():
             return
         low, high = map(int, tokens.aminmax())

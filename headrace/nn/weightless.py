@@ -1,4 +1,4 @@
-"""Policies that travel without the values of their parameters, which come another way."""
+"""Copies of policies without weights, for sending the structure alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 _M = TypeVar("_M", bound=nn.Module)
 
 
-def hollow(module: _M) -> _M:
-    """A copy, for :func:`fill`, whose parameters have their shapes but share one zero each.
+def weightless_copy(module: _M) -> _M:
+    """Return a copy for :func:`allocate_weights`, whose parameters occupy a single zero each.
 
     Those that its ``state_dict`` leaves out keep their values, for nothing else brings them.
     """
@@ -24,8 +24,8 @@ def hollow(module: _M) -> _M:
     return copied
 
 
-def fill(module: nn.Module) -> None:
-    """Give the parameters of a hollow module memory of their own, of zeros."""
+def allocate_weights(module: nn.Module) -> None:
+    """Allocate the parameters of a weightless copy in place, as zeros."""
     for p in module.parameters():
         if p.data.untyped_storage().nbytes() < p.numel() * p.element_size():
             p.data = torch.zeros_like(p.data, memory_format=torch.contiguous_format)

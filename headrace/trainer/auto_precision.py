@@ -16,7 +16,7 @@ from headrace.actors.sizes import AUTO
 from headrace.config import Config
 from headrace.learner.chunks import max_steps
 from headrace.learner.step_costs import example, step_cost
-from headrace.nn.image_precision import Precision, halved
+from headrace.nn.image_precision import Precision, bfloat16_modules
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy import Policy
 from headrace.ops import tree
@@ -85,7 +85,7 @@ def _chosen(config: Config, policy: Policy) -> tuple[Precision, str]:
 
 def _has_images(policy: Policy, precision: str) -> bool:
     """Return True if the network has convolutions or, unless "auto", any bfloat16 layer."""
-    if not halved(policy):
+    if not bfloat16_modules(policy):
         return False
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     return precision != AUTO or any(isinstance(part, convolutions) for part in policy.modules())
@@ -154,7 +154,7 @@ def act_s(policy: Policy, num: int, precision: Precision) -> float:
     clock = time.thread_time if device.type == "cpu" else _synchronized
     inputs = tree.map_leaves(lambda x: x[0], example(policy, num))
     first, core = torch.zeros(num, dtype=torch.bool, device=device), policy.initial_core(num)
-    with torch.inference_mode(), policy.still():
+    with torch.inference_mode(), policy.frozen_weights():
         begun = clock()
         params, _ = policy.act(tree.map_leaves(lambda x: x.to(device), inputs), first, core)
         params.cpu()

@@ -290,7 +290,7 @@ def test_a_wrong_setting_is_an_error_that_names_it(settings, words):
 
 @pytest.mark.parametrize("t_target", [1, 4])
 def test_a_target_that_follows_too_closely_is_warned_of(t_target):
-    with pytest.warns(UserWarning, match=f"t_target={t_target}: the paper saw no learning"):
+    with pytest.warns(UserWarning, match=f"t_target={t_target}: in the paper training failed"):
         IMPACT(t_target=t_target)
 
 

@@ -289,15 +289,3 @@ def test_circular_buffers_that_do_not_belong_together_are_an_error(other):
     states = slots(1, 2, 2, 3, 2) + slots(*other)
     with pytest.raises(ValueError, match="not saved at the same step"):
         CircularBuffer.reshard(states, 0, 1)
-
-
-def test_states_of_an_older_version_whose_batches_had_another_field_are_read():
-    ring, circular = ReplayBuffer(4), CircularBuffer(2, 2)
-    ring.add(marked(0, 4))
-    circular.visit(0, lambda: marked(6, 2))
-    states = [ring.state_dict(), circular.state_dict()]
-    states[0]["columns"]["log_ratio"] = states[1]["batches"][0]["log_ratio"] = ()
-    for buffer, state in zip((ReplayBuffer(4), CircularBuffer(2, 2)), states, strict=True):
-        buffer.load_state_dict(state)
-        assert "log_ratio" not in str(buffer.state_dict())
-        type(buffer).reshard([state, state], 0, 4)

@@ -141,10 +141,10 @@ def test_the_previous_action_and_reward_are_appended_to_the_features():
 
 
 WRONG = {
-    "a number": (7, "torso=7 must be a torch.nn.Module, a callable that makes one"),
-    "no module": (lambda space: 7, "torso made a int; it must make a torch.nn.Module"),
+    "a number": (7, "torso=7 must be a torch.nn.Module, a callable that returns one"),
+    "no module": (lambda space: 7, "torso returned a int; it must return a torch.nn.Module"),
     "no callable": ("{named}:number", "torso='{named}:number' is a int; it must be a"),
-    "raises": ("{named}:broken", r"torso='{named}:broken' makes no module .*no such sensor"),
+    "raises": ("{named}:broken", r"torso='{named}:broken' returns no module .*no such sensor"),
     "no file": (
         "nowhere_at_all:make",
         "torso='nowhere_at_all:make' can't be .*PYTHONPATH",
@@ -159,7 +159,7 @@ WRONG = {
         nn.Linear(4, 8).double(),
         r"parameter 'weight' is torch.float64; headrace trains in float32: call .float\(\)",
     ),
-    "width": (nn.Linear(3, 8), "the own torso fails on two observations: .*shapes cannot be"),
+    "width": (nn.Linear(3, 8), "the custom torso fails on two observations: .*shapes cannot be"),
 }
 
 

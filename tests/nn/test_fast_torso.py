@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
 import headrace as hr
 from headrace.nn import fast_torso as module
-from headrace.nn.fast_torso import quick, split
+from headrace.nn.fast_torso import fast_torso, split
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 
@@ -54,16 +54,16 @@ def test_a_dense_policy_acts_the_same_while_it_stands_still(name, normalize, act
     first = torch.ones(4, dtype=torch.bool)
     with torch.inference_mode():
         want, _ = policy.act(inputs, first, ())
-        with policy.still():
-            assert policy._quick is not None
-            assert (policy._few is not None) == (name == "row" and activation != "elu")
+        with policy.frozen_weights():
+            assert policy._fast_torso is not None
+            assert (policy._numpy_policy is not None) == (name == "row" and activation != "elu")
             before = copy.deepcopy(inputs)
-            assert torch.equal(policy._quick(inputs), policy.torso(inputs))
+            assert torch.equal(policy._fast_torso(inputs), policy.torso(inputs))
             torch.testing.assert_close(policy.act(inputs, first, ())[0], want)
-            policy._few = None
+            policy._numpy_policy = None
             assert torch.equal(policy.act(inputs, first, ())[0], want)
             tree.map_leaves(lambda x, y: torch.testing.assert_close(x, y), inputs, before)
-        assert (policy._quick, policy._few) == (None, None)
+        assert (policy._fast_torso, policy._numpy_policy) == (None, None)
 
 
 def check_few_rows(module) -> None:
@@ -81,7 +81,7 @@ def check_few_rows(module) -> None:
             policy.torso.normalizer.scale.fill_(0.2)  # some beyond the limit, some not
         twin = copy.deepcopy(policy).double()
         with torch.inference_mode():
-            few = module.few_rows(policy, module.quick(policy.torso))
+            few = module.numpy_policy(policy, module.fast_torso(policy.torso))
             want, _ = twin.act(inputs, torch.ones(4, dtype=torch.bool), ())
             torch.testing.assert_close(few(inputs).double(), want, rtol=2e-5, atol=2e-5)
             assert few(inputs).dtype == torch.float32
@@ -120,12 +120,12 @@ def test_a_broken_way_for_few_rows_is_rejected(old, new):
 
 def test_more_rows_pass_by_torch_bit_for_bit():
     policy, inputs = make(ROW)
-    with torch.inference_mode(), policy.still():
-        most = policy._few.most_rows
+    with torch.inference_mode(), policy.frozen_weights():
+        most = policy._numpy_policy.most_rows
         assert most == (1 << 18) // (16 * 8)
         rows = inputs[:1].expand(most + 1, -1)
         want, _ = policy.act(rows, torch.ones(len(rows), dtype=torch.bool), ())
-        policy._few = None
+        policy._numpy_policy = None
         found, _ = policy.act(rows, torch.ones(len(rows), dtype=torch.bool), ())
     assert torch.equal(found, want)
 
@@ -135,10 +135,10 @@ def test_what_isnt_finite_warns_nobody_and_stays_so(normalize):
     policy, inputs = make(ROW, normalize_observations=normalize)
     inputs[0, 0], inputs[1, 0], inputs[2, 0] = torch.nan, torch.inf, 1e300
     first = torch.ones(4, dtype=torch.bool)
-    with torch.inference_mode(), policy.still(), warnings.catch_warnings():
+    with torch.inference_mode(), policy.frozen_weights(), warnings.catch_warnings():
         warnings.simplefilter("error")
         found, _ = policy.act(inputs, first, ())
-        policy._few = None
+        policy._numpy_policy = None
         want, _ = policy.act(inputs, first, ())
     torch.testing.assert_close(found, want, equal_nan=True)
 
@@ -151,18 +151,18 @@ def test_only_float32_without_masks_and_cores_has_a_way_for_few_rows():
         (ROW, {"activation": "elu"}),
     ):
         policy, _ = make(space, **network)
-        with policy.still():
-            assert policy._few is None
+        with policy.frozen_weights():
+            assert policy._numpy_policy is None
     policy, _ = make(ROW)
-    with policy.double().still():
-        assert policy._few is None
-    with policy.float().still(learns=True):
-        assert policy._few is None
-    with policy.still():
-        assert policy._few is not None
-        assert copy.deepcopy(policy)._few is None
+    with policy.double().frozen_weights():
+        assert policy._numpy_policy is None
+    with policy.float().frozen_weights(learns=True):
+        assert policy._numpy_policy is None
+    with policy.frozen_weights():
+        assert policy._numpy_policy is not None
+        assert copy.deepcopy(policy)._numpy_policy is None
     policy.to("meta")
-    assert module.few_rows(policy, quick(policy.torso)) is None
+    assert module.numpy_policy(policy, fast_torso(policy.torso)) is None
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
@@ -175,9 +175,9 @@ def test_torsos_side_by_side_say_what_each_says(name, normalize, activation):
             SPACES[name], seed, activation=activation, normalize_observations=normalize
         )
         policies.append(policy)
-    first, *others = (quick(policy.torso) for policy in policies)
+    first, *others = (fast_torso(policy.torso) for policy in policies)
     with torch.inference_mode():
-        found = first.beside(others, inputs, [1, 2, 1])
+        found = first.forward_joint(others, inputs, [1, 2, 1])
         each = zip(policies, split(inputs, [1, 2, 1]), strict=True)
         want = torch.cat([policy.torso(rows) for policy, rows in each])
     torch.testing.assert_close(found, want)
@@ -186,13 +186,13 @@ def test_torsos_side_by_side_say_what_each_says(name, normalize, activation):
 def test_weights_that_changed_between_two_blocks_count_and_so_do_gradients():
     policy, inputs = make(ROW)
     first = torch.ones(4, dtype=torch.bool)
-    with policy.still():
+    with policy.frozen_weights():
         assert policy.act(inputs, first, ())[0].requires_grad
     with torch.no_grad():
         for p in policy.parameters():
             p.data = p + 0.5
         want, _ = policy.act(inputs, first, ())
-        with policy.still():
+        with policy.frozen_weights():
             torch.testing.assert_close(policy.act(inputs, first, ())[0], want)
 
 
@@ -201,7 +201,7 @@ def test_a_core_is_given_what_the_slow_way_gives_it():
     first, core = torch.ones(4, dtype=torch.bool), policy.initial_core(4)
     with torch.inference_mode():
         want = policy.act(inputs, first, core)
-        with policy.still():
+        with policy.frozen_weights():
             got = policy.act(inputs, first, core)
     assert torch.equal(got[0], want[0])
     assert all(torch.equal(got[1][name], want[1][name]) for name in want[1])
@@ -209,12 +209,12 @@ def test_a_core_is_given_what_the_slow_way_gives_it():
 
 def test_only_torsos_of_dense_layers_have_a_quick_way():
     image = Box(0, 255, (36, 36, 1), np.uint8)
-    assert quick(make(image)[0].torso) is None
-    assert quick(make(Dict(image=image, row=ROW))[0].torso) is None
+    assert fast_torso(make(image)[0].torso) is None
+    assert fast_torso(make(Dict(image=image, row=ROW))[0].torso) is None
     core = {"core": "gru", "core_size": 4, "previous_action_reward": True}
-    assert quick(make(ROW, **core)[0].torso) is None
+    assert fast_torso(make(ROW, **core)[0].torso) is None
     torso = torch.nn.Linear(5, 3)
-    assert quick(make(Box(-1, 1, (5,)), torso=torso)[0].torso) is None
+    assert fast_torso(make(Box(-1, 1, (5,)), torso=torso)[0].torso) is None
 
 
 def test_a_broken_copy_is_rejected(monkeypatch):
@@ -222,7 +222,7 @@ def test_a_broken_copy_is_rejected(monkeypatch):
     with torch.inference_mode():
         monkeypatch.setattr(module.FastTorso, "_normalized", lambda self, x: x.float())
         want, _ = policy.act(inputs, torch.ones(4, dtype=torch.bool), ())
-        with policy.still():
-            policy._few = None
+        with policy.frozen_weights():
+            policy._numpy_policy = None
             got, _ = policy.act(inputs, torch.ones(4, dtype=torch.bool), ())
     assert not torch.equal(got, want)

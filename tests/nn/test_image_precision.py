@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 import headrace as hr
-from headrace.nn.image_precision import halved, memory_format
+from headrace.nn.image_precision import bfloat16_modules, memory_format
 from headrace.ops import tree
 
 IMAGE = Box(0, 255, (2, 21, 21), np.uint8)
@@ -61,7 +61,7 @@ def test_weights_that_stand_still_are_cast_once_and_those_that_moved_again(conv)
     inputs = inputs_of(policy)
     for _ in range(2):
         fresh = act(policy, inputs)
-        with policy.still():
+        with policy.frozen_weights():
             once = act(policy, inputs)
             with torch.no_grad():
                 policy.torso.parts[0].convolutions.layers[0].weight.mul_(1.5)
@@ -74,13 +74,13 @@ def test_a_policy_that_acted_in_inference_mode_can_act_outside_of_it():
     policy = make_policy()
     policy.compute_in("bfloat16")
     inputs = inputs_of(policy)
-    with torch.inference_mode(), policy.still():
+    with torch.inference_mode(), policy.frozen_weights():
         inside = act(policy, inputs)
-    with policy.still():
+    with policy.frozen_weights():
         assert torch.equal(act(policy, inputs), inside)
-    with pytest.raises(RuntimeError, match="an error inside"), policy.still():
+    with pytest.raises(RuntimeError, match="an error inside"), policy.frozen_weights():
         raise RuntimeError("an error inside")
-    assert not any(part._still for part in halved(policy))
+    assert not any(part._frozen for part in bfloat16_modules(policy))
 
 
 @pytest.mark.parametrize("space", [IMAGE, BOTH])
@@ -112,7 +112,7 @@ def test_copies_have_their_policys_precision_and_weights_of_their_own():
     policy = make_policy()
     names = list(policy.state_dict())
     policy.compute_in("bfloat16")
-    with policy.still():
+    with policy.frozen_weights():
         act(policy, inputs_of(policy))
     assert list(policy.state_dict()) == names
     for copied in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
@@ -122,13 +122,13 @@ def test_copies_have_their_policys_precision_and_weights_of_their_own():
         with torch.no_grad():
             copied.torso.parts[0].convolutions.layers[0].weight.zero_()
             copied.torso.parts[0].convolutions.layers[0].bias.zero_()
-        with copied.still(), policy.still():
+        with copied.frozen_weights(), policy.frozen_weights():
             assert not torch.allclose(act(copied, inputs), act(policy, inputs))
     assert make_policy().to(torch.float64).value_head.weight.dtype == torch.float64
 
 
 class Looks(nn.Module):
-    """An own torso, which sees the dtype that its convolution computes in."""
+    """A custom torso, which sees the dtype that its convolution computes in."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def test_an_own_torso_computes_under_autocast_and_its_features_are_float32():
     policy = hr.Policy(IMAGE, Discrete(4), hr.Network(torso=Looks()))
     policy.compute_in("bfloat16")
     inputs = inputs_of(policy)
-    with policy.still():
+    with policy.frozen_weights():
         features = policy.torso(inputs)
     assert policy.torso.module.seen[-1] == torch.bfloat16
     assert features.dtype == torch.float32
@@ -183,9 +183,9 @@ def test_channels_come_last_where_that_is_faster():
 def test_cast_weights_have_their_channels_last_in_acting_but_not_in_learning():
     policy = make_policy(conv="impala_deep")  # others are packed for acting
     policy.compute_in("bfloat16")
-    part = policy.torso.parts[0].halved
+    part = policy.torso.parts[0].bfloat16
     for learns in (True, False, True, False):  # of one copy, which is written to again
-        with part.still(learns):
+        with part.frozen_weights(learns):
             kernels = [half for _, half in part.stand_ins() if half.ndim == 4]
         assert kernels
         assert all(x.is_contiguous(memory_format=torch.channels_last) != learns for x in kernels)

@@ -61,7 +61,7 @@ def test_actors_and_the_learner_compute_the_same(case, network):
     with torch.inference_mode():
         rows = tree.map_leaves(lambda x: x.unsqueeze(0), obs)
         learner = policy(rows, first.unsqueeze(0), core)[0][0]
-        with policy.still():
+        with policy.frozen_weights():
             actor, _ = policy.act(obs, first, core)
     torch.testing.assert_close(actor, learner, rtol=1e-5, atol=1e-6)
     assert len(learner.unique(dim=0)) == 4

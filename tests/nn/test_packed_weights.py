@@ -18,7 +18,7 @@ from headrace.nn import encoder, image
 from headrace.nn import packed_weights as module
 from headrace.nn.convolutions import ImageTorso
 from headrace.nn.image import FastImage
-from headrace.nn.image_precision import halved
+from headrace.nn.image_precision import bfloat16_modules
 from headrace.nn.packed_weights import PackedNetwork, _works, can_pack
 from headrace.nn.patches import patches
 from headrace.trainer.auto_precision import measured
@@ -141,8 +141,8 @@ class TestInAPolicy:
         return made
 
     def kinds(self, policy: hr.Policy, **how) -> set[str]:
-        with policy.still(**how):
-            return {type(part._still).__name__ for part in halved(policy)}
+        with policy.frozen_weights(**how):
+            return {type(part._frozen).__name__ for part in bfloat16_modules(policy)}
 
     def seen(self, policy: hr.Policy, num: int = 3) -> torch.Tensor:
         """Observations."""
@@ -153,8 +153,8 @@ class TestInAPolicy:
         """That the quick way, if there is one, says bit for bit what the other says."""
         before = obs.clone()
         with torch.inference_mode():
-            if policy._quick is not None:
-                assert torch.equal(policy._quick(obs), policy.torso(obs))
+            if policy._fast_torso is not None:
+                assert torch.equal(policy._fast_torso(obs), policy.torso(obs))
         assert torch.equal(obs, before)
 
     def check_acting(self, policy: hr.Policy) -> None:
@@ -162,10 +162,10 @@ class TestInAPolicy:
         obs, first = self.seen(policy), torch.zeros(3, dtype=torch.bool)
         with torch.inference_mode():
             unpacked, (params, _) = policy.torso(obs), policy.act(obs, first, ())
-            with policy.still():
-                acted, (quick, _) = policy.torso(obs), policy.act(obs, first, ())
+            with policy.frozen_weights():
+                acted, (fast_torso, _) = policy.torso(obs), policy.act(obs, first, ())
                 self.check_same(policy, obs)
-        for found, wanted in ((acted, unpacked), (quick, params)):
+        for found, wanted in ((acted, unpacked), (fast_torso, params)):
             assert found.dtype == wanted.dtype
             error = 0.02 * float(wanted.abs().max())
             torch.testing.assert_close(found, wanted, rtol=0, atol=error)
@@ -213,7 +213,11 @@ class TestInAPolicy:
     @able
     def test_nobody_learns_from_what_is_packed(self):
         policy = self.policy()
-        with policy.still(), pytest.raises(AssertionError), policy.still(learns=True):
+        with (
+            policy.frozen_weights(),
+            pytest.raises(AssertionError),
+            policy.frozen_weights(learns=True),
+        ):
             pass
 
     @able
@@ -227,8 +231,8 @@ class TestInAPolicy:
         policy.compute_in("bfloat16")
         for _ in range(2):  # with other weights and statistics, too
             self.check_acting(policy)
-            with policy.still():
-                assert type(policy._quick) is FastImage
+            with policy.frozen_weights():
+                assert type(policy._fast_torso) is FastImage
                 for other in (torch.int64, torch.float64):
                     self.check_same(policy, self.seen(policy).to(other))
             policy.take(policy.moments(self.seen(policy, 9).unsqueeze(0)))
@@ -245,24 +249,24 @@ class TestInAPolicy:
         torch.manual_seed(0)
         policy = hr.Policy(space, Discrete(3), hr.Network(conv="nature"))
         policy.compute_in("bfloat16")
-        with policy.still():
-            assert policy._quick is None
+        with policy.frozen_weights():
+            assert policy._fast_torso is None
 
     @able
     def test_who_learns_does_not_take_the_quick_way(self):
         policy = self.policy()
-        with policy.still(learns=True):
-            assert policy._quick is None
+        with policy.frozen_weights(learns=True):
+            assert policy._fast_torso is None
 
     @pytest.mark.parametrize("space", [SPACE, Box(-1, 1, (3,))])
     def test_the_weights_of_copies_do_not_stand_still(self, space):
         policy = hr.Policy(space, Discrete(3))
         policy.compute_in("bfloat16")
-        with policy.still():
-            assert can_pack(CPU) == (policy._quick is not None) or space is not self.SPACE
+        with policy.frozen_weights():
+            assert can_pack(CPU) == (policy._fast_torso is not None) or space is not self.SPACE
             for copied in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
-                assert copied._quick is None
-        assert policy._quick is None
+                assert copied._fast_torso is None
+        assert policy._fast_torso is None
 
 
 @able

@@ -157,7 +157,7 @@ class TestInAPolicy:
 
             patch.setattr(BFloat16Module, "__call__", looked_at)
             self.learnt = self.policy.torso(self.obs)
-            with torch.inference_mode(), self.policy.still():
+            with torch.inference_mode(), self.policy.frozen_weights():
                 self.acted = self.policy.torso(self.obs)
         assert torch.equal(self.obs, given)
         return [tuple(shape[1:]) for shape in shapes]
@@ -177,8 +177,8 @@ class TestInAPolicy:
         for precision in ("float32", "bfloat16"):
             policy.compute_in(precision)
             part = policy.torso.parts[0]
-            with part.halved.still(learns=True):
-                halves = dict(part.halved.stand_ins())
+            with part.bfloat16.frozen_weights(learns=True):
+                halves = dict(part.bfloat16.stand_ins())
                 trained = [halves.get(p, p) for p in part.convolutions.parameters()]
                 loss = policy.torso(self.obs).square().sum()
                 gradients[precision] = torch.autograd.grad(loss, trained)

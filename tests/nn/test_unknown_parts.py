@@ -28,7 +28,7 @@ from headrace.nn import Network, Policy, activations
 from headrace.nn.activations import ACTIVATIONS, Activation
 from headrace.nn.encoder import Encoder
 from headrace.nn.image import Image
-from headrace.nn.image_precision import halved
+from headrace.nn.image_precision import bfloat16_modules
 from headrace.nn.normalizer import ImageNormalizer, Normalizer
 from headrace.nn.packed_weights import can_pack
 from headrace.ops.distributions import Categorical
@@ -69,7 +69,7 @@ def check_acting(policy: Policy) -> None:
     for num in ROWS:
         inputs, first = torch.randn(num, 5), torch.ones(num, dtype=torch.bool)
         expected = reference(policy, inputs)
-        with torch.inference_mode(), policy.still():
+        with torch.inference_mode(), policy.frozen_weights():
             torch.testing.assert_close(policy.act(inputs, first, ())[0], expected)
 
 
@@ -303,7 +303,7 @@ def test_an_unknown_distribution_is_asked_itself(check):
 def test_onnx_has_an_unknown_activation(gelu, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     policy, inputs = make(shaped("gelu")), torch.randn(4, 5)
-    with policy.still():
+    with policy.frozen_weights():
         session = runtime.InferenceSession(policy.export_onnx(tmp_path / "policy.onnx"))
     (params,) = session.run(["params"], {"obs": inputs.numpy()})
     torch.testing.assert_close(torch.as_tensor(params), reference(policy, inputs))
@@ -338,9 +338,9 @@ def test_images_in_half_precision_pass_unknown_layers(change):
     obs, first = torch.randint(0, 256, (3, 4, 44, 44), dtype=torch.uint8), torch.ones(3).bool()
     with torch.no_grad():
         expected = policy.torso(obs)
-    with torch.inference_mode(), policy.still():
-        assert all(part.packed is None for part in halved(policy))
-        hidden = (policy._quick or policy.torso)(obs)
+    with torch.inference_mode(), policy.frozen_weights():
+        assert all(part.packed is None for part in bfloat16_modules(policy))
+        hidden = (policy._fast_torso or policy.torso)(obs)
         torch.testing.assert_close(hidden, expected, rtol=0.05, atol=0.02)
         params, _ = policy.act(obs, first, ())
     assert params.shape == (3, 3)
@@ -371,16 +371,19 @@ def test_changed_parts_around_convolutions_are_called_themselves(change):
     obs = torch.randint(0, 256, (3, 4, 44, 44), dtype=torch.uint8)
     with torch.inference_mode():
         expected = policy.torso(obs)
-        with policy.still():
-            hidden = (policy._quick or policy.torso)(obs)
+        with policy.frozen_weights():
+            hidden = (policy._fast_torso or policy.torso)(obs)
     torch.testing.assert_close(hidden, expected, rtol=0.05, atol=0.02 * float(expected.abs().max()))
 
 
 def test_the_same_images_are_packed_without_a_change():
     policy = Policy(IMAGE, CHOICE, Network(conv="nature"))
     policy.compute_in("bfloat16")
-    with policy.still():
-        assert all((part.packed is not None) == can_pack(policy.device) for part in halved(policy))
+    with policy.frozen_weights():
+        assert all(
+            (part.packed is not None) == can_pack(policy.device)
+            for part in bfloat16_modules(policy)
+        )
 
 
 def test_activations_can_be_imported_under_another_default_device():

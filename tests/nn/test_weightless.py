@@ -1,4 +1,4 @@
-"""What is hollow has everything but its parameters' values."""
+"""What is weightless_copy has everything but its parameters' values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pickle
 import torch
 from torch import nn
 
-from headrace.nn.weightless import fill, hollow
+from headrace.nn.weightless import allocate_weights, weightless_copy
 
 
 class Tied(nn.Module):
@@ -31,12 +31,12 @@ def test_it_is_small_on_its_way_and_takes_any_state_once_it_is_filled():
     made = Tied()
     made.one.bias.requires_grad_(False)
     weight = made.one.weight.detach().clone()
-    sent = pickle.dumps(hollow(made))
+    sent = pickle.dumps(weightless_copy(made))
     assert len(sent) < 20_000 < len(pickle.dumps(made))
     assert torch.equal(made.one.weight, weight)  # nor has the original changed
     there = pickle.loads(sent)
     assert there.one.weight.shape == (300, 300)
-    fill(there)
+    allocate_weights(there)
     for name, p in there.named_parameters():
         assert p.is_contiguous()
         assert p.any() == (name == "kept.weight")

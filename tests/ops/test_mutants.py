@@ -143,7 +143,7 @@ PPO_CLIP = [
     ("unclipped steps counted", " != ", " == "),
 ]
 HALF_SQUARE = [("no 1/2", "0.5 * ", ""), ("negative", "0.5 * ", "-0.5 * ")]
-HALF_SQUARE_SLOPE = [("sign", "-error", "error"), ("doubled", "-error", "-2.0 * error")]
+HALF_SQUARE_SLOPE = [("sign", "* -weight", "* weight"), ("doubled", "-weight", "-2.0 * weight")]
 VALUE = [("absolute error", "error.square()", "error.abs()")]
 CLIPPED_VALUE = [
     ("min in place of max", "torch.maximum", "torch.minimum"),

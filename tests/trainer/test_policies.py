@@ -205,5 +205,5 @@ def test_a_mapping_without_policies_is_refused_with_the_settings():
 
 def test_acting_goes_the_quicker_way_inside_a_rollout():
     team = _constant(Matching, ("x", "y"), {"x": 0, "y": 2})
-    with team.still():
+    with team.frozen_weights():
         assert all(member._quick is not None for member in team.policies.values())

@@ -13,8 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "headrace"
 PACKAGES = (
-    "actors", "config", "distributed", "doctor", "evaluating", "games", "jobs", "launch",
-    "processes", "ray", "reporting", "rundir", "trainer", "transport",
+    "actors", "algos", "config", "distributed", "doctor", "evaluating", "games", "integrations",
+    "jobs", "launch", "learner", "nn", "ops", "processes", "ray", "recipes", "reporting", "rundir",
+    "spaces", "trainer", "transport", "zoo",
 )  # fmt: skip
 DIALECT = [
     r"\banew\b",

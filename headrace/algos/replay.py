@@ -3,7 +3,7 @@
 Both hold the batches of ``fresh()``, in the order of their columns. ``state_dict`` contains only
 tensors and plain values; ``load_state_dict`` raises ValueError for a state of another size.
 
-Each of several learners holds the columns of its own part. ``reshard(states, rank, size)`` returns
+With several learners, each holds its part of the columns. ``reshard(states, rank, size)`` returns
 the state of learner ``rank`` of ``size`` from the states of all saved learners, in order. If the
 number of learners is unchanged, that is ``states[rank]``.
 """

@@ -1,4 +1,4 @@
-"""``python -m headrace.cli`` is the command line, as ``python -m headrace`` is."""
+"""Runs the command line as ``python -m headrace.cli``, the same as ``python -m headrace``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The word that says what to do: a command, an algorithm, a study."""
+"""Parses the first word of a command: a subcommand, an algorithm or a study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXAMPLE = "appo"  # the algorithm in examples
 def chosen(
     prog: str, what: str, argv: list[str], choices: Mapping[str, Any]
 ) -> tuple[str, list[str]]:
-    """The first argument, which is one of the choices, and all others.
+    """Return the first argument, one of the choices, and the remaining arguments.
 
     Args:
         prog: what comes before it, for messages. what: is chosen, with its article.
@@ -53,7 +53,7 @@ def chosen(
 
 
 def _unknown(word: str, asks: str, what: str, choices: Mapping[str, Any]) -> str:
-    """The message for a word that isn't a choice."""
+    """Build the error message for a word that isn't a choice."""
     words = f"{word!r} is not {what} of {asks}; choose {', '.join(choices)}"
     if what == "an algorithm":
         words += ", or name a custom one as module:Class or file.py:Class"
@@ -62,7 +62,7 @@ def _unknown(word: str, asks: str, what: str, choices: Mapping[str, Any]) -> str
 
 
 def _shown(choice: Any) -> Callable[[], None]:
-    """A command without arguments that has this one's description."""
+    """Return a command without arguments with a choice's description."""
 
     def command() -> None: ...
 

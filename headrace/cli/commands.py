@@ -1,4 +1,4 @@
-"""The commands; each takes the arguments behind its name and returns the exit status."""
+"""The commands; each takes the arguments after its name and returns the exit status."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def train(argv: list[str]) -> int:
 
 
 def resume(argv: list[str]) -> int:
-    """Continue a run from its latest checkpoint, with its settings but for those that are named."""
+    """Continue a run from its latest checkpoint, with its settings except those that are given."""
     if not argv or (argv[0].startswith("-") and argv[0] not in _HELP):
         raise ConfigError("headrace resume needs a run directory first: headrace resume RUN …")
     _begin_imports(argv)
@@ -78,12 +78,12 @@ def report(argv: list[str]) -> int:
 
 
 def watch(argv: list[str]) -> int:
-    """Show a run while it goes on, in a browser or here."""
+    """Show a running training in a browser or in the terminal."""
     return _by_signature("watch", argv)
 
 
 def doctor(argv: list[str]) -> int:
-    """Say what is wrong with runs, and which setting usually mends it."""
+    """Find problems of runs, and settings that usually fix them."""
     return _by_signature("doctor", argv)
 
 
@@ -123,22 +123,22 @@ def pbt(argv: list[str]) -> int:
 
 
 def score(argv: list[str]) -> int:
-    """Say what runs score in a suite of tasks, normalised and capped."""
+    """Compute normalised and capped scores of runs over a suite of tasks."""
     return _by_signature("score", argv)
 
 
 def references(argv: list[str]) -> int:
-    """Measure what random actions score, and take an expert's score, to normalise others by."""
+    """Measure random and expert scores, which normalise other scores."""
     return _by_signature("references", argv)
 
 
 def league(argv: list[str]) -> int:
-    """Rate the snapshots of a league, draw their pay-offs, let them play."""
+    """Rate the snapshots of a league, plot their pay-offs, and play games between them."""
     return _by_signature("league", argv)
 
 
 def launch(argv: list[str]) -> int:
-    """Run a command on nodes that a scheduler gives: slurm, k8s."""
+    """Run a command on a cluster: slurm, k8s."""
     scheduler, rest = chosen("headrace launch", "a scheduler", argv, SCHEDULERS)
     from headrace.cli.launch import LAUNCH
 
@@ -146,7 +146,7 @@ def launch(argv: list[str]) -> int:
 
 
 def completion(argv: list[str]) -> int:
-    """Print what completes commands and flags in a shell: bash, zsh, fish."""
+    """Print the completion script of a shell: bash, zsh, fish."""
     shell, rest = chosen("headrace completion", "a shell", argv, SHELLS)
     require(not rest, "arguments", " ".join(rest), "left out: the shell is all that is asked for")
     from headrace.cli.completion import script, words_of
@@ -174,7 +174,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def _algorithm(argv: list[str]) -> tuple[str, list[str]]:
-    """The algorithm named first, built-in or custom, and the other arguments."""
+    """Return the algorithm named first, built-in or custom, and the other arguments."""
     if argv and not argv[0].startswith("-") and (":" in argv[0] or argv[0].endswith(".py")):
         return argv[0], argv[1:]
     offered = {name: f"From {point.value}." for name, point in installed().items()}
@@ -185,7 +185,7 @@ def _algorithm(argv: list[str]) -> tuple[str, list[str]]:
 
 
 def _doc(algorithm: str) -> str:
-    """What an algorithm's file says of itself; it isn't imported."""
+    """Return the docstring of an algorithm's file, without importing it."""
     spec = importlib.util.find_spec(f"headrace.algos.{algorithm}")
     assert spec is not None
     assert spec.origin is not None
@@ -201,7 +201,7 @@ def _begin_imports(argv: list[str]) -> None:
 
 
 def _by_signature(name: str, argv: list[str]) -> int:
-    """Call the function of this name, which has the command's arguments and help."""
+    """Call the function of this name, whose signature defines the command's arguments."""
     import tyro
 
     from headrace.cli import signatures

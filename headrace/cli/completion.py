@@ -1,4 +1,4 @@
-"""``headrace completion SHELL``: what completes commands, algorithms and flags in a shell.
+"""``headrace completion SHELL``: completion scripts for commands, algorithms and flags.
 
 The words are those of each command's own ``--help``, so that there is no other list of them. They
 are all in the script: a key that is pressed starts no Python.
@@ -24,14 +24,14 @@ Command: TypeAlias = Callable[[list[str]], int]
 
 
 class Completions(NamedTuple):
-    """What may come next."""
+    """Words that can follow each command, and values of flags."""
 
     after: dict[str, list[str]]  # by what stands before: "train appo" and its flags
     values: dict[str, list[str]]  # of flags that have few, of any command
 
 
 def words_of(commands: Mapping[str, Command], groups: Mapping[str, Sequence[str]]) -> Completions:
-    """The words that the command line knows.
+    """Collect all words of the command line.
 
     Args:
         commands: all that have flags, by name; called with what stands behind the name.
@@ -53,7 +53,7 @@ def words_of(commands: Mapping[str, Command], groups: Mapping[str, Sequence[str]
 
 
 def script(shell: str, words: Completions) -> str:
-    """What a shell, bash, zsh or fish, reads to complete ``headrace``."""
+    """Build the completion script for bash, zsh or fish."""
     return _fish(words) if shell == "fish" else _bash(words, shell == "zsh")
 
 

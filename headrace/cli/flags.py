@@ -1,4 +1,4 @@
-"""The flags of a run's settings: which there are, in the order that people need them."""
+"""Command-line flags of a run's settings, in groups and in the order of importance."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _ENV = Annotated[str, tyro.conf.arg(name="env-id", aliases=("--env",))]
 # Fields of Config in the groups of --help; what is in none of them comes last.
 _GROUPS = {
     "run": (
-        "What is learnt, for how long, and where it goes.",
+        "The environment, the number of steps, and where results go.",
         "env tasks env_kwargs wrappers total_steps stop_return seed deterministic run_dir "
         "init_from resume overwrite",
     ),
     "algorithm": ("{algorithm}'s hyperparameters.", "scale_free"),
     "network": ("The policy.", ""),
     "evaluation": (
-        "Evaluations, checkpoints and what is written.",
+        "Evaluations, checkpoints and logs.",
         "eval_episodes eval_interval eval_env_kwargs eval_envs eval_deterministic target_return "
         "info_metrics checkpoint_interval keep_checkpoints log_interval_s log_iterations",
     ),
     "sizes": (
-        "How many act, and how much is learnt from at once.",
+        "Numbers of actors and environments, and sizes of rollouts and batches.",
         "num_actors envs_per_actor fragment_length batch_size",
     ),
-    "infrastructure": ("Where and how it runs.", ""),
+    "infrastructure": ("Processes, machines and devices.", ""),
 }
 
 
@@ -53,7 +53,7 @@ class Flag(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """All that it is called in arguments."""
+        """Return all its names on the command line."""
         return names_of(self.field, self.hint)
 
 
@@ -67,7 +67,7 @@ def named(
     positional: str = "",
     description: str = "",
 ) -> dict[str, Any]:
-    """The settings that arguments name, by field: of a run, its algorithm and its network.
+    """Parse arguments to settings by field: of a run, its algorithm and its network.
 
     A setting that is given the value it has already is named, too.
 
@@ -101,7 +101,7 @@ def named(
 
 
 def _found(default: Config, groups: dict[str, list[Flag]], positional: str, **how: Any) -> Any:
-    """What tyro reads with these flags; ``how``: its arguments."""
+    """Parse with tyro and these flags; ``how`` are arguments of ``tyro.cli``."""
     kinds = [(name, _group(default, name, flags)) for name, flags in groups.items() if flags]
     fields: list[Any] = [(n, kind, dataclasses.field(default_factory=kind)) for n, kind in kinds]
     if positional:
@@ -117,7 +117,7 @@ def grouped(
     recipes: Sequence[str] = (),
     documented: bool = True,
 ) -> dict[str, list[Flag]]:
-    """The flags by the groups of ``--help``; arguments as for :func:`named`.
+    """Return the flags by groups of ``--help``; arguments as for :func:`named`.
 
     Args:
         documented: with what each is for.
@@ -140,7 +140,7 @@ def grouped(
 
 
 def parsed(prog: str, argv: Sequence[str], description: str, *kinds: type) -> list[Any]:
-    """Dataclasses of settings from their flags; each checks itself as it does in Python.
+    """Parse dataclasses of settings from flags; each validates itself as in Python.
 
     Raises:
         SystemExit: as for :func:`named`.
@@ -161,7 +161,7 @@ def parsed(prog: str, argv: Sequence[str], description: str, *kinds: type) -> li
 
 
 def _flags(settings: Any, documented: bool = True) -> list[Flag]:
-    """A flag for each field of a dataclass."""
+    """Return a flag for each field of a dataclass."""
     kind = type(settings)
     hints, docs = get_type_hints(kind, include_extras=True), _docs(kind) if documented else {}
     return [
@@ -171,14 +171,14 @@ def _flags(settings: Any, documented: bool = True) -> list[Flag]:
 
 
 def _shown(hint: Any, default: Any) -> tuple[Any, Any]:
-    """Hint and default for tyro, which can't parse schedules."""
+    """Return type hint and default for tyro, which can't parse schedules."""
     if isinstance(default, ScheduleBase):
         return Annotated[float | str, tyro.conf.arg(metavar="FLOAT|POINTS")], str(default)
     return hint, default
 
 
 def _docs(kind: type) -> dict[str, str]:
-    """The strings below the fields of a dataclass and of its bases."""
+    """Return the strings below the fields of a dataclass and its bases."""
     docs = {}
     for cls in reversed([c for c in kind.__mro__ if dataclasses.is_dataclass(c)]):
         try:
@@ -200,12 +200,12 @@ def _same(value: Any) -> Any:
 
 
 def _group(default: Config, name: str, flags: Sequence[Flag]) -> type:
-    """A group of ``--help``, for tyro."""
+    """Create a group of ``--help`` for tyro."""
     return _plain(name, flags, _GROUPS[name][0].format(algorithm=type(default.algo).__name__))
 
 
 def _plain(name: str, flags: Sequence[Flag], doc: str) -> type:
-    """A dataclass with these flags as its fields, which checks nothing."""
+    """Create a dataclass with these flags as fields, without validation."""
     fields: list[Any] = [
         (
             flag.field,

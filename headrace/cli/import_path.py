@@ -1,8 +1,8 @@
-"""Whether modules in the working directory can be imported: ``my_module:MyEnv-v0`` beside the user.
+"""Makes modules in the working directory importable, as in ``my_module:MyEnv-v0``.
 
-Who works in a run directory of somebody else's must not import what lies there. So this is allowed
-only where the user names the code, or a run names it that the user has named or trusts; and what
-is installed is found first.
+In another user's run directory, files must not be imported by accident. Imports are therefore
+allowed only if the user names the code, or trusts a run that names it. Installed packages come
+first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def import_from_here() -> None:
 
 
 def import_from_here_if_named(config: dict[str, Any]) -> None:
-    """The same for a run, of settings that are known to be the user's or trusted.
+    """Call :func:`import_from_here` if the run's settings name code; they must be trusted.
 
     Args:
-        config: as ``Config.to_json`` made it.
+        config: result of ``Config.to_json``.
     """
     from headrace.rundir import import_allowlist
 

@@ -25,7 +25,7 @@ _LOOK_S = 0.25
 
 
 def report(runs: list[Path], output: Path | None = None) -> None:
-    """Write one HTML file about one or several runs, with all in it that it needs.
+    """Write one self-contained HTML file about one or several runs.
 
     Runs that differ in their seed only are one curve, their interquartile mean with its 95%
     bootstrap interval.
@@ -42,7 +42,7 @@ def report(runs: list[Path], output: Path | None = None) -> None:
 
 
 def interval_of(runs: list[Path]) -> tuple[Interval | None, list[str]]:
-    """How several runs get an interval; None, and the sentence it prints that says why not."""
+    """Return the function for intervals over runs; None, with a printed reason, if unavailable."""
     if len(runs) < 2:
         return None, []
     try:
@@ -54,7 +54,7 @@ def interval_of(runs: list[Path]) -> tuple[Interval | None, list[str]]:
 
 
 def _interval() -> Interval:
-    """Of values ``[runs, points]`` their interquartile mean and its interval.
+    """Compute the interquartile mean of values ``[runs, points]`` and its interval.
 
     Raises:
         ConfigError: rliable isn't installed.
@@ -68,10 +68,10 @@ def _interval() -> Interval:
 
 
 def doctor(runs: list[Path], json: bool = False) -> None:
-    """Say what is wrong with runs, and which setting usually mends it.
+    """Find problems of runs, and settings that usually fix them.
 
     Args:
-        runs: run directories, of runs that have ended or go on.
+        runs: run directories of finished or current runs.
         json: print one line of JSON for each run.
     """
     from json import dumps
@@ -99,19 +99,19 @@ def watch(
     timeout_s: float = 60.0,
     browser: bool = True,
 ) -> None:
-    """Show a run while it goes on: its report in a browser, drawn anew again and again.
+    """Show a current run: its report in a browser, refreshed regularly.
 
-    The page is served on 127.0.0.1 only, to whoever has the address that is printed. Ctrl-C ends
-    it; the run doesn't notice.
+    The page is served on 127.0.0.1 only, at the printed address. Ctrl-C stops the server; the run
+    continues.
 
     Args:
-        run: a run directory, which need not be there yet.
-        terminal: show it here instead, until the run ends.
-        refresh_s: seconds between two looks.
-        port: to listen on; 0: any that is free.
-        timeout_s: how long to wait for the run's first result.
-        browser: open it in the browser. Where there is no display, and no port is given, it is
-            shown here instead.
+        run: run directory, which may not exist yet.
+        terminal: show the run in the terminal instead, until it ends.
+        refresh_s: seconds between refreshes.
+        port: port to listen on; 0: any free port.
+        timeout_s: seconds to wait for the run's first result.
+        browser: open the page in a browser. Without a display and a port the run is shown in the
+            terminal.
     """
     require(0.1 <= refresh_s <= 3600, "refresh_s", refresh_s, "from 0.1 to 3600 (nearest: 2)")
     require(0 <= port <= 65535, "port", port, "from 0 to 65535 (nearest: 0, any that is free)")
@@ -161,7 +161,7 @@ def _serve(run: Path, refresh_s: float, port: int, browser: bool) -> None:
 
 @contextlib.contextmanager
 def _redirect(url: str) -> Iterator[Path]:
-    """A file that leads to an address, for its owner alone: all may read a command's words."""
+    """Write a private file that redirects to an address, because command lines are public."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "watch.html"
         file.touch(0o600)
@@ -170,7 +170,7 @@ def _redirect(url: str) -> Iterator[Path]:
 
 
 def _watch_here(run: Path, refresh_s: float, *_: object) -> None:
-    """Until the run has ended."""
+    """Show the run in the terminal until it has ended."""
     from rich.console import Console
     from rich.live import Live as Screen
 
@@ -192,6 +192,6 @@ def _watch_here(run: Path, refresh_s: float, *_: object) -> None:
 
 
 def _has_ended(run: Path) -> bool:
-    """Whether its summary is there, and newer than its results."""
+    """Return True if the run's summary exists and is newer than its results."""
     summary, metrics = run / "summary.json", run / "metrics.jsonl"
     return summary.exists() and summary.stat().st_mtime_ns >= metrics.stat().st_mtime_ns

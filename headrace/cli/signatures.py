@@ -1,4 +1,4 @@
-"""Commands whose arguments and help tyro takes from the signatures of these functions."""
+"""Commands whose arguments and help come from the signatures of these functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def evaluate(
     video: str | None = None,
     trust: bool = False,
 ) -> None:
-    """Play episodes with the policy of a run, as its settings for evaluations say.
+    """Play episodes with the policy of a run, using its evaluation settings.
 
     Args:
         run_dir: a run directory or checkpoint folder.
@@ -87,7 +87,7 @@ def evaluate(
 
 
 def _lines_of(result: Evaluation) -> Iterator[str]:
-    """An evaluation in words, and each of its tasks or agents."""
+    """Format an evaluation, and those of each task or agent, as lines of text."""
     parts = result.tasks or result.agents or {}
     each, *others = {one.episodes for one in parts.values()} or {result.episodes}
     kind = "tasks" if result.tasks else "agents"
@@ -115,14 +115,14 @@ def play(
     video: Path | None = None,
     trust: bool = False,
 ) -> None:
-    """Watch a trained policy in a window, or as a film where there is no display.
+    """Watch a trained policy in a window, or record a video if there is no display.
 
     Args:
         what: a policy that comes with headrace, such as cartpole, or a run directory.
-        episodes: how many.
-        seed: of the environment.
-        video: film one episode into this folder, and open no window.
-        trust: import the code that the run names, though you haven't named it on this machine.
+        episodes: number of episodes.
+        seed: seed of the environment.
+        video: record one episode in this folder, without a window.
+        trust: import the code that the run names without your having named it here.
     """
     from headrace.cli.import_path import import_from_here_if_named
     from headrace.processes.display import has_display
@@ -168,7 +168,7 @@ def league(
     seed: int = 1_000_000,
     trust: bool = False,
 ) -> None:
-    """Rate the snapshots of a league by the games that they have played, and draw their pay-offs.
+    """Rate the snapshots of a league by their games, and plot their pay-offs.
 
     Args:
         path: a run directory, or a league's folder.
@@ -190,7 +190,7 @@ def league(
 
 
 def score(runs: list[Path], suite: str = "atari-57", picture: Path | None = None) -> None:
-    """Say what runs score in a suite of tasks, where 0 is random and 1 the reference.
+    """Compute scores of runs over a suite of tasks, from 0 (random) to 1 (reference).
 
     A task's episodes are averaged, then normalised, then capped at 1, without a floor; then tasks
     are averaged (IMPALA, Table B.1).
@@ -214,7 +214,7 @@ def references(
     wrapper: tuple[str, ...] = (),
     output: Path = Path("references.json"),
 ) -> None:
-    """Measure what random actions score, and take an expert's score, to normalise others by.
+    """Measure random and expert scores, which normalise other scores.
 
     Args:
         envs: ids of environments.

@@ -1,4 +1,4 @@
-"""``headrace train`` and ``headrace resume``: settings that are named, on top of others."""
+"""``headrace train`` and ``headrace resume``: apply flags to default or saved settings."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _RESUME = (
 _QUIET = "--quiet"  # print nothing
 _TRUST = "--trust"  # import the code that the run names, though this user hasn't named it here
 _OF_ANY = (
-    "--trust imports the code that a run of somebody else names. Behind a run directory, --help "
+    "--trust imports code named by a run of another user. After a run directory, --help "
     "shows its own algorithm and settings."
 )
 
 
 def train(algorithm: str, argv: list[str]) -> None:
-    """``headrace train ALGORITHM [flags]``; raises what :func:`config_of` does."""
+    """Run ``headrace train ALGORITHM [flags]``; raises the errors of :func:`config_of`."""
     config, quiet = config_of(algorithm, _loud(argv)), _QUIET in argv
     if config.resume:
         import_from_here_if_named(config.to_json())
@@ -43,7 +43,7 @@ def _loud(argv: list[str]) -> list[str]:
 
 
 def config_of(algorithm: str, argv: list[str]) -> Config:
-    """The settings that ``headrace train ALGORITHM [flags]`` names.
+    """Return the settings of ``headrace train ALGORITHM [flags]``.
 
     Raises:
         ConfigError: a setting or recipe is wrong.
@@ -77,7 +77,7 @@ def config_of(algorithm: str, argv: list[str]) -> Config:
 
 
 def resume(run_dir: str, argv: list[str]) -> None:
-    """``headrace resume RUN [flags]``.
+    """Run ``headrace resume RUN [flags]``.
 
     Raises:
         ConfigError: a setting is wrong, or can't change.
@@ -96,7 +96,7 @@ def resume(run_dir: str, argv: list[str]) -> None:
 
 
 def recipes_of(algorithm: str) -> list[str]:
-    """The recipes that have settings for an algorithm."""
+    """Return the recipes for an algorithm."""
 
     def has(name: str) -> bool:
         try:

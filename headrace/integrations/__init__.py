@@ -1,4 +1,4 @@
-"""Callbacks for other people's tools; each imports its tool when it is made."""
+"""Callbacks for experiment trackers and other tools, which are imported when used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.extras import needs
 
 
 def needed(module: str, extra: str) -> Any:
-    """A module of another package.
+    """Import a module of an optional package.
 
     Raises:
         ConfigError: it isn't installed; the message has the line that installs it.
@@ -20,7 +20,7 @@ def needed(module: str, extra: str) -> Any:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one level: ``algo.learning_rate``; lists and None as text."""
+    """Flatten nested settings: ``algo.learning_rate``; lists and None become text."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -32,7 +32,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def final(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers by which runs are compared, of what ``summary.json`` holds, by metric."""
+    """Return the final metrics of a run from the contents of ``summary.json``."""
     played = summary.get("evaluation") or {}
     values = {
         "eval/episodic_return": played.get("mean"),

@@ -1,4 +1,4 @@
-"""Hugging Face Hub: a policy saved there with its card, and loaded back."""
+"""Saves policies with a model card on the Hugging Face Hub, and loads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANSWER_S = 10.0  # for a file of a repository
 
 
 class Hub:
-    """A callback that saves the policy on the Hub when the run has ended well.
+    """Callback that saves the policy on the Hub after a successful run.
 
     Args:
         repo_id: ``user/name``; made if it isn't there. token, endpoint: of the Hub; None: as
@@ -54,10 +54,10 @@ class Hub:
         }  # fmt: skip
 
     def __call__(self, result: Any, trainer: Any) -> None:
-        """Nothing: what is saved is the policy of the end."""
+        """Do nothing during training; the final policy is saved."""
 
     def end(self, trainer: Any, summary: dict[str, Any] | None) -> None:
-        """Save it, unless the run failed."""
+        """Save the policy, unless the run failed."""
         if summary is not None:
             save(trainer.run_dir, **self._where, trust=True)  # this process has trained it
 
@@ -71,7 +71,7 @@ def save(
     timeout_s: float = 120.0,
     trust: bool = False,
 ) -> str:
-    """Put the policy of a run directory on the Hub, with a card; its address.
+    """Save the policy of a run directory on the Hub with a card, and return its address.
 
     What goes there: weights, ``config.json``, ``summary.json`` and a README. Of the settings, those
     of :data:`PRIVATE` and all texts that are absolute paths are left out, and so is the signature.
@@ -110,10 +110,10 @@ def _uploaded(api: Any, repo_id: str, folder: Path, private: bool | None) -> str
 
 
 def _within(seconds: float, call: Callable[[], str]) -> str:
-    """What a call returns, or raises, that has no time-out of its own.
+    """Run a call with a timeout, and return its result or raise its error.
 
     Raises:
-        TimeoutError: it goes on behind, and ends with the process at the latest.
+        TimeoutError: the call took too long; it continues in the background.
     """
     answers: queue.Queue[tuple[str, Exception | None]] = queue.Queue()
 
@@ -134,7 +134,7 @@ def _within(seconds: float, call: Callable[[], str]) -> str:
 
 
 def shareable(values: dict[str, Any]) -> dict[str, Any]:
-    """What ``config.json`` holds, without signature and without where the run was trained.
+    """Return the contents of ``config.json`` without signature and paths.
 
     Spaces and the network stay as they are: words of theirs may look like paths.
     """
@@ -145,7 +145,7 @@ def shareable(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def pathless(value: Any) -> Any:
-    """A value of JSON with None in place of every text that is an absolute path."""
+    """Replace every absolute path in a JSON value by None."""
     if isinstance(value, dict):
         return {name: pathless(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -163,7 +163,7 @@ def load(
     endpoint: str | None = None,
     trust: bool = False,
 ) -> Policy:
-    """The policy of a repository on the Hub, ready for ``predict``.
+    """Load the policy of a repository on the Hub, ready for ``predict``.
 
     Weights are safetensors and settings JSON, so nothing is run; a custom torso is imported only
     with ``trust`` (see docs/security.md).
@@ -203,7 +203,7 @@ def _check_name(repo_id: str) -> None:
 
 @contextlib.contextmanager
 def _one_sentence(what: str) -> Iterator[None]:
-    """Tell what the Hub, or the way there, raises as a CheckpointError that begins so.
+    """Convert errors of the Hub or the network to a CheckpointError with this beginning.
 
     huggingface_hub lets errors of the HTTP package through, which is another one from 1.0 on.
     """
@@ -217,7 +217,7 @@ def _one_sentence(what: str) -> Iterator[None]:
 
 
 def card(repo_id: str, config: dict[str, Any], summary: dict[str, Any]) -> str:
-    """The README of a policy: what it plays, how well, how it was trained and how it is loaded."""
+    """Write a policy's model card: environment, returns, training settings, loading."""
     hub = needed("huggingface_hub", "hub")
     env, algorithm = (
         ", ".join(config.get("tasks") or ()) or config["env"] or "own environment",

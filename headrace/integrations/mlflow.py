@@ -1,4 +1,4 @@
-"""MLflow: a run of its tracking server, or of a folder, for each run here."""
+"""Logs runs to MLflow, on a tracking server or in a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIE
 
 
 class MLflow:
-    """A callback that sends settings, every result, the policy and its figures to MLflow.
+    """Callback that sends settings, results, the policy and plots to MLflow.
 
     Args:
         experiment: there; made if there is none of this name.
@@ -41,7 +41,7 @@ class MLflow:
         self._experiment, self._tags = experiment, tags or {}
 
     def begin(self, trainer: Any) -> None:
-        """Begin a run there with all settings."""
+        """Start an MLflow run with all settings."""
         with _impatient():
             self._begin(trainer)
 
@@ -62,7 +62,7 @@ class MLflow:
             self._log(result.scalars(), result.env_steps)
 
     def end(self, trainer: Any, summary: dict[str, Any] | None) -> None:
-        """Log the final figures, the files of the run, and how it ended."""
+        """Log the final metrics, the files of the run, and its status."""
         with _impatient():
             self._end(trainer, summary)
 
@@ -83,7 +83,7 @@ class MLflow:
 
 @contextlib.contextmanager
 def _impatient() -> Iterator[None]:
-    """Let requests fail after seconds, where MLflow would try for minutes; your variables count."""
+    """Set short request timeouts, unless the user's environment variables set others."""
     ours = {name: value for name, value in _PATIENCE.items() if name not in os.environ}
     os.environ.update(ours)
     try:

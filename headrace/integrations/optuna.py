@@ -1,4 +1,4 @@
-"""Optuna: trials of a study of your own, ended early where others did better.
+"""Prunes trials of an Optuna study.
 
 ``headrace sweep`` is a study without a program; see docs/sweeps.md.
 """
@@ -14,7 +14,7 @@ _REPORTS = 16  # of a run, unless ``every`` says otherwise
 
 
 class Pruning:
-    """A callback that tells a trial the run's return, and ends the run where it is pruned.
+    """Callback that reports the run's return to a trial, and stops the run if it is pruned.
 
     Pruners compare trials at equal steps, and results come by the clock. So what is reported is
     the return at the first result behind each multiple of ``every`` steps.
@@ -35,13 +35,13 @@ class Pruning:
         self._trial, self._every, self._told = trial, every, 0
 
     def begin(self, trainer: Any) -> None:
-        """Note where the run is: with the trial, among its attributes."""
+        """Record the run directory among the trial's attributes."""
         self._interval = self._every or max(1, trainer.config.total_steps // _REPORTS)
         self._told = trainer.env_steps // self._interval * self._interval  # of a resumed run
         self._trial.set_user_attr("run_dir", str(trainer.run_dir))
 
     def __call__(self, result: Any, trainer: Any) -> None:
-        """Report what is due, and raise TrialPruned if that is too little."""
+        """Report the return, and raise TrialPruned if the trial is pruned."""
         if result.episode_return is None:
             return
         due = range(self._told + self._interval, result.env_steps + 1, self._interval)

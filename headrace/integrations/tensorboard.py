@@ -1,4 +1,4 @@
-"""TensorBoard's table of hyperparameters; the curves are written by every run anyway."""
+"""Adds a run to TensorBoard's hyperparameter table; curves are always written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.integrations import final, flat
 
 
 class HyperParameters:
-    """A callback that adds the settings of a run, and what came out, to its TensorBoard files.
+    """Callback that adds settings and final metrics of a run to its TensorBoard files.
 
     The tab HPARAMS then compares runs of one folder by the settings in which they differ.
 
@@ -23,10 +23,10 @@ class HyperParameters:
         self._names = names
 
     def __call__(self, result: Any, trainer: Any) -> None:
-        """Nothing: the run writes its results itself."""
+        """Do nothing: the run writes its results itself."""
 
     def end(self, trainer: Any, summary: dict[str, Any] | None) -> None:
-        """Write the settings with the final figures, unless the run failed."""
+        """Write the settings with the final metrics, unless the run failed."""
         if summary is None:
             return
         with needs("HyperParameters", "tensorboard"):

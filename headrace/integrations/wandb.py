@@ -1,4 +1,4 @@
-"""Weights & Biases: a run there for each run here."""
+"""Logs runs to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATIENCE = {
 
 
 class WandB:
-    """A callback that sends settings, every result and what ends it to Weights & Biases.
+    """Callback that sends settings, results and the final status to Weights & Biases.
 
     Args:
         project: there. init: further arguments of ``wandb.init``, such as ``mode="offline"``,
@@ -30,7 +30,7 @@ class WandB:
         self._init: dict[str, Any] = {"project": project, **init}
 
     def begin(self, trainer: Any) -> None:
-        """Begin a run there."""
+        """Start a run on Weights & Biases."""
         has = self._wandb.Settings.model_fields
         patience = self._wandb.Settings(**{k: v for k, v in _PATIENCE.items() if k in has})
         known = {
@@ -45,7 +45,7 @@ class WandB:
         self._run.log(result.scalars(), step=result.env_steps)
 
     def end(self, trainer: Any, summary: dict[str, Any] | None) -> None:
-        """Write the final figures and the picture, and finish; as failed, if the run has."""
+        """Log the final metrics and the plot, and finish with the run's status."""
         if summary is not None:
             self._run.summary.update(final(summary))
             picture = trainer.run_dir / "curve.png"

@@ -1,8 +1,8 @@
 """Per-task values: a value head and target statistics for each task (Hessel et al. 2018).
 
-"Multi-task deep reinforcement learning with PopArt", arXiv:1809.04474, section 3: values are learnt
-in deviations of their own task's targets, advantages count in them, and when they move every value
-stays what it was.
+"Multi-task deep reinforcement learning with PopArt", arXiv:1809.04474, section 3: values and
+advantages are in units of the standard deviation of each task's targets. When the statistics
+change, values are preserved.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from headrace.spaces.unified_spaces import TASK
 from headrace.types import Tree
 
-_SHARE = 0.1  # of the newest update in the averages, as of a single task
-_LEAST = 1e-12  # of a variance, where targets have long been zero
-SUMS = "task_targets/"  # what names of sums begin with
+_SHARE = 0.1  # weight of the newest update in averages, as for a single task
+_LEAST = 1e-12  # smallest variance, for targets that are always zero
+SUMS = "task_targets/"  # prefix of the names of sums
 
 
 class TaskUnits(NamedTuple):

@@ -29,7 +29,7 @@ RECIPES: dict[str, Callable[[str], Config]] = {
 
 @checked
 def recipe(name: str, algorithm: str = "appo") -> Config:
-    """The Config of a recipe for one algorithm.
+    """Return the Config of a recipe for one algorithm.
 
     ``hr.train(hr.recipe("lunarlander", "ppo"), seed=1)`` trains it.
 
@@ -43,7 +43,7 @@ def recipe(name: str, algorithm: str = "appo") -> Config:
         raise ConfigError(f"recipe {name} has no setting for algorithm {algorithm!r}") from error
 
 
-# Flags that leave them no place, and what is no such thing.
+# Flags that exclude opponents, and their values that don't.
 _WITHOUT_OPPONENTS = {
     "--exploit": "None",
     "--tasks": "",
@@ -53,11 +53,10 @@ _WITHOUT_OPPONENTS = {
 
 
 def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Config, list[str]]:
-    """The recipe that ``--recipe NAME`` asks for, or ``default``, and the other arguments.
+    """Return the recipe of ``--recipe NAME``, or ``default``, and the other arguments.
 
-    With ``--exploit``, ``--tasks``, ``--policies`` or ``--cluster`` among these, but for the values
-    that they have anyway, the recipe has no opponents, for these leave none a place;
-    ``--opponents`` gives it some again.
+    Arguments ``--exploit``, ``--tasks``, ``--policies`` and ``--cluster`` remove the opponents of
+    the recipe unless they have their default values; ``--opponents`` adds opponents again.
 
     Raises:
         ConfigError: as :func:`recipe`.
@@ -65,16 +64,16 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
     name, rest = take_flag(argv, "--recipe")
     if name is None:
         return default, rest
-    found = recipe(name, algorithm)
-    named = {flag: take_flag(rest, flag)[0] for flag in _WITHOUT_OPPONENTS}
-    if any(value not in (None, _WITHOUT_OPPONENTS[flag]) for flag, value in named.items()):
-        found = replace(found, opponents=None)
+    config = recipe(name, algorithm)
+    values = {flag: take_flag(rest, flag)[0] for flag in _WITHOUT_OPPONENTS}
+    if any(value not in (None, _WITHOUT_OPPONENTS[flag]) for flag, value in values.items()):
+        config = replace(config, opponents=None)
     tasks, _ = take_flag(rest, "--tasks")
-    return found if tasks is None else for_tasks(found, tasks.split(",")), rest
+    return config if tasks is None else for_tasks(config, tasks.split(",")), rest
 
 
 def for_tasks(config: Config, tasks: Sequence[Any]) -> Config:
-    """Settings without their environment, which tasks, or a suite's name, take the place of.
+    """Replace a recipe's environment by tasks or the name of a suite.
 
     Actors and batch grow to the next that each task can have as much of. Atari's games get all 18
     actions each, as IMPALA's agent of 57 games had.
@@ -95,7 +94,7 @@ def for_tasks(config: Config, tasks: Sequence[Any]) -> Config:
 
 
 def take_flag(argv: list[str], name: str) -> tuple[str | None, list[str]]:
-    """The value of ``name VALUE`` or ``name=VALUE``, None without it; the other arguments."""
+    """Return the value of ``name VALUE`` or ``name=VALUE`` or None, and the other arguments."""
     for i, argument in enumerate(argv):
         flag, equals, value = argument.partition("=")
         if flag == name:

@@ -1,4 +1,4 @@
-"""Atari by the book: the protocol of IMPALA's experiments (Espeholt et al. 2018, appendix G)."""
+"""Atari with the protocol of IMPALA's experiments (Espeholt et al. 2018, appendix G)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CHOSEN_ON_PONG: Any = {
 
 
 def atari(algorithm: str = "impala") -> Config:
-    """A game of ALE, by default Pong, evaluated on 200 whole games with drawn actions.
+    """Settings for an ALE game, by default Pong, evaluated on 200 games with sampled actions.
 
     impala: Table G.1; 200 million frames. ppo: what Schulman et al. (2017, Table 5) played Atari
     with; appo: IMPALA's shallow network on normalised images, with settings that learn Pong
@@ -64,7 +64,7 @@ def atari(algorithm: str = "impala") -> Config:
 
 
 def _settings(algorithm: str) -> dict[str, Any]:
-    """What an algorithm has of its own."""
+    """Return the settings that differ between algorithms."""
     if algorithm == "impact":
         config = impact_discrete(algorithm)
         sizes = ("num_actors", "envs_per_actor", "fragment_length", "batch_size")
@@ -90,7 +90,7 @@ def _settings(algorithm: str) -> dict[str, Any]:
 
 
 def _impala() -> IMPALA:
-    """Table G.1, whose loss is the sum over a batch where headrace's is the mean.
+    """Settings of Table G.1, converted from a loss summed over a batch to headrace's mean.
 
     The threshold of the gradient's norm, 40, is divided by the steps of a batch. So is the root of
     RMSProp's epsilon, 0.01, which Mnih et al. (2016) add to the mean square, and which headrace

@@ -1,10 +1,10 @@
-"""The settings of IMPACT's paper (Luo et al. 2020, appendix B) for all three of its algorithms.
+"""Settings of IMPACT's paper (Luo et al. 2020, appendix B) for its three algorithms.
 
 They are in the papers' literal form, with a constant learning rate.
 
-A sample batch there is a rollout here, ``fragment_length`` steps of one environment; a train batch
-is ``batch_size``. A clipping threshold that the table leaves out is infinite. A KL target beside a
-coefficient of 0 has no effect, and is left out.
+The paper's sample batch is a rollout here, ``fragment_length`` steps of one environment; its train
+batch is ``batch_size``. Clipping thresholds that the table leaves out are infinite. A KL target
+with a coefficient of 0 has no effect and is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN: Any = {"minibatches": 1, "lam": 1.0, "max_lag": 2, **_CONSTANT}
 
 
 def impact_discrete(algorithm: str = "impact") -> Config:
-    """Table 1, on LunarLander-v3 in place of Atari's games, with the default network.
+    """Settings of Table 1 for LunarLander-v3 instead of Atari, with the default network.
 
     The paper's 32 workers are 10 here: PPO's 50 rollouts an update divide evenly among them.
     """
@@ -54,7 +54,7 @@ def impact_discrete(algorithm: str = "impact") -> Config:
 
 
 def impact_continuous(algorithm: str = "impact", env: str = "HalfCheetah-v5") -> Config:
-    """Table 2, with footnotes 1 and 2: HalfCheetah has K = 32, and IMPACT a value weight of 0.5."""
+    """Settings of Table 2 with footnotes 1 and 2: K = 32 for HalfCheetah, value weight 0.5."""
     cheetah = env.startswith("HalfCheetah")
     passes = 32 if cheetah else 20
     algos = {

@@ -1,4 +1,4 @@
-"""Settings tuned here: for Gymnasium's own environments, and for the satellite games."""
+"""Tuned settings for Gymnasium's environments and for the satellite games."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.nn import Network
 
 
 def cartpole(algorithm: str = "appo") -> Config:
-    """The defaults, which reach a mean return of 475 within seconds on two cores, and an end."""
+    """Default settings that stop at a mean return of 475, after seconds on two cores."""
     algo = ALGORITHMS[algorithm]()
     if isinstance(algo, A3C):  # whose actors have no statistics in common to learn values by
         algo = A3C(learning_rate=3e-3, optimizer="adam", gamma=0.98, entropy_coef=0.01)
@@ -19,7 +19,7 @@ def cartpole(algorithm: str = "appo") -> Config:
 
 
 def lunarlander(algorithm: str = "appo") -> Config:
-    """With a discount of 0.99 hovering until the time limit looks nearly as good as landing."""
+    """Settings with a longer horizon: at gamma 0.99 hovering is nearly as good as landing."""
     shared: Any = {"gamma": 0.999, "lam": 0.98, "entropy_coef": 0.01}
     algos = {
         "ppo": PPO(learning_rate=1e-3, epochs=4, minibatches=8, **shared),
@@ -31,7 +31,7 @@ def lunarlander(algorithm: str = "appo") -> Config:
 
 
 def pendulum(algorithm: str = "appo") -> Config:
-    """What an action brings shows within ten steps."""
+    """Settings with a short horizon, because actions have effects within ten steps."""
     shared: Any = {"gamma": 0.9}
     algos = {
         "ppo": PPO(learning_rate=1e-3, **shared),
@@ -52,7 +52,7 @@ def halfcheetah(algorithm: str = "appo") -> Config:
 
 
 def _mujoco(env: str, algorithm: str) -> Config:
-    """More passes than the defaults have: a step of these environments costs more than learning."""
+    """Settings with more epochs than the defaults, because environment steps are expensive."""
     algos = {
         "ppo": PPO(learning_rate=5e-4, epochs=10),
         "appo": APPO(learning_rate=5e-4, epochs=10),
@@ -103,7 +103,7 @@ def conjunction(algorithm: str = "appo") -> Config:
 
 
 def orbital(algorithm: str = "appo") -> Config:
-    """A league in the wargame: one policy against itself, and against its own snapshots.
+    """Settings for a league in the wargame: one policy against itself and its snapshots.
 
     Most columns are of games against itself, in which both sides are trained on; a part is of games
     against snapshots that it rarely beats, so that it doesn't forget how to. A custody lasts and
@@ -144,7 +144,7 @@ _ORBITAL: Any = {
 
 
 def _algo(algorithm: str, *, minibatches: int, **shared: object) -> Hyperparameters:
-    """What both games need, with ``minibatches`` of PPO and more that all algorithms share."""
+    """Create the algorithm of both satellite games, with given hyperparameters."""
     both: dict = {"learning_rate": 1e-3, "reward_scale": 0.1, "lr_schedule": "constant", **shared}
     algos = {
         "appo": APPO(epochs=1, minibatches=1, max_lag=2, **both),

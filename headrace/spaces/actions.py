@@ -100,7 +100,7 @@ class ActionTransform:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether any element of a Box is mapped to bounds other than -1 and 1."""
+        """Return True if any element of a Box is mapped to bounds other than -1 and 1."""
         leaves = tree.leaves(self._leaves)
         return any(isinstance(leaf, _ToBox) and leaf.scale is not None for leaf in leaves)
 

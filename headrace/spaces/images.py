@@ -46,9 +46,9 @@ _LAYOUTS: tuple[Layout, ...] = ("channels_first", "channels_last")
 def layout_of(space: Box) -> Layout | None:
     """Return the position of the channels as far as the shape determines it, or None.
 
-    The other two of the last three dimensions are the sides. They are told by being equal, else by
-    the channels, of which there are at most four, or far fewer than pixels in a row. Dimensions
-    before these three count what is stacked, which is less than pixels in a row, too.
+    The other two of the last three dimensions are height and width. They are recognised by being
+    equal, or by the number of channels, which is at most four or far less than the width.
+    Dimensions before these three are stacked frames, also fewer than the width.
     """
     if len(space.shape) == 2:
         return "channels_first"  # it has none
@@ -115,20 +115,20 @@ def num_symbols(name: str, space: gymnasium.Space, given: int | None) -> int:
     """Return the number of symbols of a grid: the given number, or all between the Box's bounds.
 
     Raises:
-        ConfigError: the space is no grid of integers, or has too many symbols.
+        ConfigError: the space isn't a grid of integers, or has too many symbols.
     """
     if not isinstance(space, Box) or space.dtype.kind not in "iu" or len(space.shape) < 2:
         raise ConfigError(
             f"one_hot={name!r} is {space}, not a grid of symbols: use an integer Box of two "
             "dimensions or more"
         )
-    found = int(space.high.max()) - int(space.low.min()) + 1 if given is None else given
-    if found > _MOST_SYMBOLS:
+    count = int(space.high.max()) - int(space.low.min()) + 1 if given is None else given
+    if count > _MOST_SYMBOLS:
         raise ConfigError(
-            f"one_hot={name!r} is {space}, which has {found:,} symbols by its bounds: set "
+            f"one_hot={name!r} is {space}, which has {count:,} symbols by its bounds: set "
             f"num_symbols, at most {_MOST_SYMBOLS:,}"
         )
-    return found
+    return count
 
 
 def one_hot_channels(
@@ -137,7 +137,7 @@ def one_hot_channels(
     """One-hot encode grids ``[N, *space.shape]`` as ``[N, channels * symbols, height, width]``.
 
     Channel ``c * symbols + s`` is 1 where channel c holds symbol s, counted from the lower bound of
-    the space; what is no symbol is 0 in all of them.
+    the space; other values are 0 in all channels.
     """
     x = channels_first(space, layout)(x).unsqueeze(2)
     low = int(space.low.min())

@@ -43,7 +43,7 @@ def space_to_json(space: gymnasium.Space) -> dict[str, Any]:
 
 
 def _bound(values: np.ndarray) -> list[str]:
-    """All values, or one if they are equal; text, since JSON has no infinity."""
+    """Convert a bound to text: all values, or one if they are equal."""
     flat = values.ravel()
     return [str(flat[0])] if len(flat) and (flat == flat[0]).all() else [str(x) for x in flat]
 

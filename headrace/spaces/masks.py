@@ -56,7 +56,7 @@ def _num_bits(leaf: Space) -> int:
 
 
 def _is_given(space: Space) -> np.ndarray:
-    """``[num_mask]`` bool, True for the entries of a flat mask that leaves out MultiBinaries."""
+    """Return ``[num_mask]`` bool: True for entries of a flat mask without MultiBinaries."""
     each = [(_num_bits(leaf), leaf) for _, leaf in leaves(space)]
     return np.concatenate([np.full(n, not isinstance(x, spaces.MultiBinary)) for n, x in each])
 
@@ -65,7 +65,7 @@ def _bits(space: Space | str, mask: Any, size: int, path: Path) -> np.ndarray:
     try:
         array = np.asarray(mask)
     except ValueError as error:
-        raise ConfigError(f"action mask{place(path)} is no array: {error}") from error
+        raise ConfigError(f"action mask{place(path)} isn't an array: {error}") from error
     if array.dtype.kind not in "biuf":
         raise ConfigError(
             f"action mask{place(path)} is {type(mask).__name__} of {array.dtype}: give booleans "
@@ -78,7 +78,7 @@ def _bits(space: Space | str, mask: Any, size: int, path: Path) -> np.ndarray:
             whole[..., given] = array
             return whole
     if array.ndim == 0 or array.shape[-1] != size:
-        hint = f"[..., {size}]" if size else "nothing (None), for it can't be masked"
+        hint = f"[..., {size}]" if size else "no mask (None)"
         raise ConfigError(
             f"action mask{place(path)} has the shape {array.shape}: {space} needs {hint}"
         )

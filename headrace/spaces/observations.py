@@ -42,7 +42,7 @@ def leaves(space: gymnasium.Space) -> Iterator[tuple[Path, Any]]:
 
 
 def _remedy(space: gymnasium.Space) -> str:
-    """How to be rid of the leaves that aren't supported, on the command line."""
+    """Suggest a flag that removes unsupported leaves."""
     if isinstance(space, Dict):
         kept = [
             key
@@ -99,7 +99,7 @@ def checked(space: gymnasium.Space, obs: Any) -> tuple[Tree, bool]:
 
 
 def _part(space: gymnasium.Space, obs: Any, path: Path, leaf: Any) -> np.ndarray:
-    """A leaf of an observation; raises ConfigError unless there are numbers or texts for it."""
+    """Convert a leaf of an observation; raises ConfigError unless it has numbers or texts."""
     if is_text(leaf):
         return _texts(space, obs, path)
     try:
@@ -117,7 +117,7 @@ def _part(space: gymnasium.Space, obs: Any, path: Path, leaf: Any) -> np.ndarray
 
 
 def _texts(space: gymnasium.Space, obs: Any, path: Path) -> np.ndarray:
-    """A text or several as an array of strings."""
+    """Convert one or several texts to an array of strings."""
     try:
         texts = np.asarray(at(obs, path), dtype=object)
     except (KeyError, IndexError, TypeError, ValueError):

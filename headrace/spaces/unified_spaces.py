@@ -1,18 +1,18 @@
-"""Unifies different spaces: one space that holds the values of several, and the mappings into it.
+"""Unifies different spaces: one space for the values of several, and the mappings into it.
 
-| spaces that differ | joined |
+| different spaces | unified space |
 |---|---|
-| vectors (Box of one dimension) observed | the longest; shorter ones end in zeros |
-| Box of the same shape observed | the same with the widest bounds |
-| Discrete observed; texts | the most values; the longest, of all characters |
-| Dict or Tuple of the same parts observed | part by part |
-| Discrete actions | the most choices; ``info["action_mask"]`` allows one's own |
-| vectors of actions | the longest between -1 and 1, scaled to one's own bounds, the rest ignored |
+| observed vectors (Box of one dimension) | the longest; shorter ones end in zeros |
+| observed Box of the same shape | the same with the widest bounds |
+| observed Discrete; texts | the most values; the longest, of all characters |
+| observed Dict or Tuple with the same parts | part by part |
+| Discrete actions | the most choices; ``info["action_mask"]`` allows those that exist |
+| vectors of actions | the longest between -1 and 1, scaled to each task's bounds; others unused |
 
-Others can't be joined. What tasks show stands apart: vectors that differ in length or bounds have
-columns of their own and zeros in the rest, since statistics of observations are kept by column, and
-the third number of CartPole has nothing to do with LunarLander's. For the same reason Discretes
-that differ have values of their own: the third field of FrozenLake is none of Taxi's.
+Other spaces can't be unified. Observations of different tasks are kept separate: vectors that
+differ in length or bounds have separate columns, with zeros in the others, because statistics are
+kept by column and the third number of CartPole is unrelated to LunarLander's. Discretes that differ
+have separate values for the same reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.spaces.masks import MASK
 from headrace.spaces.text import is_text, plain_text
 
 TASK = "task"  # the part of an observation that holds a task's number
-OBSERVATION = "observation"  # the part beside a task's number, of one that isn't a Dict
+OBSERVATION = "observation"  # the part next to a task's number, if it isn't a Dict
 _Key: TypeAlias = tuple[int, tuple[float, ...]]
 Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # of observations and actions
 
@@ -37,15 +37,16 @@ Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # of obse
 def joined(
     names: Sequence[str], spaces: Sequence[Spaces], what: str, hint: str, apart: bool = False
 ) -> Spaces:
-    """Return the spaces that hold the values of all given ones.
+    """Return the unified observation and action spaces.
 
     Args:
-        names, spaces: of each. what, hint: say whose they are, and what may help, in messages.
-        apart: whether observed vectors that differ have columns of their own, and Discretes values,
+        names, spaces: names and spaces of the environments.
+        what, hint: owner of the spaces, and a remedy, for messages.
+        apart: observed vectors that differ have separate columns, and Discretes separate values,
             see :func:`place`.
 
     Raises:
-        ConfigError: there are none; names two whose spaces can't be joined.
+        ConfigError: they can't be unified; names two of them.
     """
     observed, acted = zip(*spaces, strict=True)
     words = names, what, hint
@@ -54,10 +55,10 @@ def joined(
 
 
 def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -> Any:
-    """Where one's vectors, or values, begin among those of all that are joined ``apart``: an int.
+    """Return the offset of one space's columns or values in spaces joined with ``apart``.
 
-    Of a Dict or Tuple, those of its parts. The order of all doesn't matter. Masks stand together,
-    as actions do.
+    For a Dict or Tuple, returns the offsets of its parts. The order of ``observed`` doesn't matter.
+    Masks share their entries, as actions do.
     """
     if isinstance(own, Dict):
         return {
@@ -75,7 +76,7 @@ def place(own: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]) -
 def _apart(
     whole: gymnasium.Space[Any], observed: Sequence[gymnasium.Space[Any]]
 ) -> gymnasium.Space[Any]:
-    """The joined space with columns, or values, of their own for those that differ."""
+    """Join spaces so that different ones get separate columns or values."""
     if isinstance(whole, Dict):
         parts = whole.items()
         return Dict(

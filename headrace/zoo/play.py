@@ -83,7 +83,7 @@ class Player:
 
     @property
     def deterministic(self) -> bool:
-        """Whether evaluations play the most likely actions."""
+        """Return True if evaluations play the most likely actions."""
         return bool(self.config.get("eval_deterministic", True))
 
     def record(self, to: Path) -> Path:

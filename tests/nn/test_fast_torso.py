@@ -102,7 +102,7 @@ def test_few_rows_pass_by_numpy():
         ("x = np.subtract(x, center", "x = np.add(x, center"),
         ("x *= scale", "x /= scale"),
         ("-limit, out=x), limit, out=x)", "-limit, out=x), 99.0, out=x)"),
-        ("x += more", "pass"),
+        ("x += hidden_bias", "pass"),
         ("x = self._activated(x)", "x = np.maximum(x, 0.0, out=x)"),
         ("np.add(x @ weight, bias", "np.subtract(x @ weight, bias"),
         ("y[:, num:] = self._free", "y[:, num:] = 0.0"),

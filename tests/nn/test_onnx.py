@@ -266,7 +266,8 @@ def test_a_torso_that_cannot_be_exported_says_so_and_leaves_the_old_file(torso, 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ConfigError, match=r"onnxscript: pip install 'headrace\[onnx\]'"):
+    words = r"needs onnxscript, which isn't installed: pip install 'headrace\[onnx\]'"
+    with pytest.raises(ConfigError, match=words):
         policy_for(VECTOR, Discrete(2)).export_onnx(tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
 

@@ -140,7 +140,8 @@ def test_settings_are_flattened_and_final_figures_are_those_that_there_are():
     summary = {"evaluation": {"mean": 3}, "episodic_return": None, "sps": 2}
     assert final(summary) == {"eval/episodic_return": 3.0, "charts/SPS": 2.0}
     assert final({"evaluation": None}) == {}
-    with pytest.raises(ConfigError, match=r"no_such_thing isn't installed .* 'headrace\[wandb\]'"):
+    words = r"needs no_such_thing, which isn't installed: pip install 'headrace\[wandb\]'"
+    with pytest.raises(ConfigError, match=words):
         needed("no_such_thing", "wandb")
 
 

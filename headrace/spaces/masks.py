@@ -78,7 +78,7 @@ def _bits(space: Space | str, mask: Any, size: int, path: Path) -> np.ndarray:
             whole[..., given] = array
             return whole
     if array.ndim == 0 or array.shape[-1] != size:
-        hint = f"[..., {size}]" if size else "no mask (None)"
+        hint = f"[..., {size}]" if size else "no mask (None), because it can't be masked"
         raise ConfigError(
             f"action mask{place(path)} has the shape {array.shape}: {space} needs {hint}"
         )

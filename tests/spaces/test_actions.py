@@ -391,7 +391,7 @@ def test_a_transform_knows_whether_it_scales(space, is_scaled):
         (spaces.Discrete(3), np.ones((2, 4)), r"mask has the shape \(2, 4\): .*\[\.\.\., 3\]"),
         (spaces.Discrete(3), True, r"shape \(\): .*\[\.\.\., 3\]"),
         (spaces.Discrete(3), "yes", "booleans"),
-        (spaces.Discrete(2), [[1], [1, 0]], "no array"),
+        (spaces.Discrete(2), [[1], [1, 0]], "isn't an array"),
         (spaces.MultiDiscrete([2, 3]), (np.ones(2), np.ones(2)), "at 1 has the shape .* 3 choices"),
         (spaces.MultiDiscrete([2, 3]), (np.ones(2),), r"1 parts: .* 2, of the sizes \[2, 3\]"),
         (spaces.MultiDiscrete([2, 3]), np.ones((4, 6)), r"\(4, 6\): .*\[\.\.\., 5\]"),

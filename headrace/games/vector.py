@@ -213,5 +213,4 @@ def games_over(games: Any, gone: np.ndarray) -> np.ndarray:
         games: a vector environment of games.
         gone: ``[G, n]`` bool, agents that have ended or are absent.
     """
-    over: np.ndarray = games.over if in_turns(games) else gone.all(1)
-    return over
+    return np.asarray(games.over if in_turns(games) else gone.all(1))

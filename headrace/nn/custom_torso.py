@@ -51,14 +51,14 @@ class CustomTorso(nn.Module):
             raise ConfigError(
                 f"the custom torso must map 2 observations to features of shape (2, F), got {got}"
             )
-        self.bfloat16 = BFloat16Module(self.module, plain=False)
+        self.bfloat16_call = BFloat16Module(self.module, plain=False)
         self.num_outputs = features.shape[1]
         if inputs.previous:
             self.num_outputs += inputs.distribution.num_features + 1
 
     def forward(self, inputs: Tree) -> Tensor:
         plain = self._inputs.plain
-        features = self.bfloat16(inputs if plain else inputs["observation"]).to(torch.float32)
+        features = self.bfloat16_call(inputs if plain else inputs["observation"]).to(torch.float32)
         if not self._inputs.previous:
             return features
         action = self._inputs.distribution.features(inputs["previous_action"]).to(features.dtype)

@@ -162,4 +162,4 @@ def fast_torso(torso: Any) -> FastTorso | None:
 def fast_image(torso: Any) -> FastImage | None:
     """Return the fast path of a torso for a single image with packed weights, else None."""
     image = torso.exact_image() if type(torso) is Encoder else None
-    return None if image is None else image.fast_torso()
+    return None if image is None else image.fast_path()

@@ -50,17 +50,17 @@ class Image(nn.Module):
             raise ConfigError(f"observation space{spaces.place(path)}: {error}") from error
         self.normalizer = ImageNormalizer((channels, *sides), scale) if normalizes else None
         self.num_outputs = self.convolutions.num_outputs
-        self.bfloat16 = BFloat16Module(self.convolutions, plain=True)
+        self.bfloat16_call = BFloat16Module(self.convolutions, plain=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute features; raises EnvironmentFault if a grid has an unknown symbol."""
-        dtype = self.bfloat16.dtype
+        dtype = self.bfloat16_call.dtype
         order = memory_format(dtype, x.device, self.convolutions.residual)
         if self._symbols:
             if x.device.type == "cpu" and not torch.compiler.is_compiling():
                 self.check(x)  # on a GPU it would block, and actors have checked
             planes = one_hot_channels(x, self._space, self._symbols, dtype, self._layout)
-            return self.bfloat16(planes.contiguous(memory_format=order))
+            return self.bfloat16_call(planes.contiguous(memory_format=order))
         image = self._channels_first(x)
         # Bytes are cut before the cast; not every other dtype can be cut.
         x = image if image.dtype == torch.uint8 else image.to(dtype, memory_format=order)
@@ -72,18 +72,20 @@ class Image(nn.Module):
         x = x.to(dtype, memory_format=order)
         if self.normalizer is not None:
             x = self.normalizer(x, side, in_place=x is not image)
-        return self.bfloat16(x)
+        return self.bfloat16_call(x)
 
-    def fast_torso(self) -> FastImage | None:
-        """Return the fast path for bytes; None unless :attr:`bfloat16` holds packed weights."""
-        packed, side = self.bfloat16.packed, self.convolutions.patch_side
+    def fast_path(self) -> FastImage | None:
+        """Return the fast path for bytes; None without packed weights in :attr:`bfloat16_call`."""
+        packed, side = self.bfloat16_call.packed, self.convolutions.patch_side
         if packed is None or self._symbols or self._space.dtype != np.uint8:
             return None
         norm = self.normalizer
         if norm is not None and not is_exactly(norm, ImageNormalizer):
             return None
         normalize = None if norm is None else norm.in_place(torch.bfloat16, side)
-        return FastImage(self._channels_first, side, normalize, packed, self.bfloat16.own_dtype)
+        return FastImage(
+            self._channels_first, side, normalize, packed, self.bfloat16_call.own_dtype
+        )
 
     def moments(self, x: Tree) -> Moments:
         """Return moments of pixels of some images ``[T, B, *space.shape]``, or of stored stacks."""

@@ -183,7 +183,7 @@ def test_channels_come_last_where_that_is_faster():
 def test_cast_weights_have_their_channels_last_in_acting_but_not_in_learning():
     policy = make_policy(conv="impala_deep")  # others are packed for acting
     policy.compute_in("bfloat16")
-    part = policy.torso.parts[0].bfloat16
+    part = policy.torso.parts[0].bfloat16_call
     for learns in (True, False, True, False):  # of one copy, which is written to again
         with part.frozen_weights(learns):
             kernels = [half for _, half in part.stand_ins() if half.ndim == 4]

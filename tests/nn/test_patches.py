@@ -177,8 +177,8 @@ class TestInAPolicy:
         for precision in ("float32", "bfloat16"):
             policy.compute_in(precision)
             part = policy.torso.parts[0]
-            with part.bfloat16.frozen_weights(learns=True):
-                halves = dict(part.bfloat16.stand_ins())
+            with part.bfloat16_call.frozen_weights(learns=True):
+                halves = dict(part.bfloat16_call.stand_ins())
                 trained = [halves.get(p, p) for p in part.convolutions.parameters()]
                 loss = policy.torso(self.obs).square().sum()
                 gradients[precision] = torch.autograd.grad(loss, trained)

@@ -24,7 +24,7 @@ from headrace.jobs.slurm.following import JobFollower, LogTail, log_of
 from headrace.jobs.slurm.job import Job, script
 from headrace.jobs.slurm.node import NodeSpec
 from headrace.jobs.slurm.queue import State, _state, check_cluster
-from headrace.jobs.slurm.request import RequestedAllocation
+from headrace.jobs.slurm.request import requested
 from headrace.jobs.versions import difference, versions
 from headrace.ray import node as ray_node
 from headrace.ray.node import RayNode, new_cluster, own_folder
@@ -367,7 +367,7 @@ exec {then}
 
 
 @pytest.fixture
-def requested(tmp_path, monkeypatch):
+def refused(tmp_path, monkeypatch):
     """Requests nodes from a salloc that says this and then does that; what was said since."""
     (tmp_path / "scontrol").write_text(
         "#!/bin/sh\necho JobId=7 JobState=PENDING Reason=Resources ExitCode=0:0\n"
@@ -382,7 +382,7 @@ def requested(tmp_path, monkeypatch):
         lines: list[str] = []
         with (
             pytest.raises(LaunchFailed) as failed,
-            RequestedAllocation(Job(nodes=2, **settings), timeout_s, lines.append),
+            requested(Job(nodes=2, **settings), timeout_s, lines.append),
         ):
             pass
         return [*lines, str(failed.value)]
@@ -390,15 +390,15 @@ def requested(tmp_path, monkeypatch):
     return run
 
 
-def test_a_request_that_slurm_rejects_is_told_in_its_words(requested, tmp_path):
-    words = requested("error: Invalid account", "false", 60.0, option=("account=x y",))
+def test_a_request_that_slurm_rejects_is_told_in_its_words(refused, tmp_path):
+    words = refused("error: Invalid account", "false", 60.0, option=("account=x y",))
     assert words == ["salloc failed: salloc: error: Invalid account"]
     flags = (tmp_path / "flags").read_text()
     assert flags.startswith("--job-name=headrace --nodes=2 --ntasks-per-node=1 --exclusive --mem=0")
     assert "--account=x y srun --nodes=2" in flags
 
 
-def test_a_request_that_waits_for_too_long_is_withdrawn(requested):
-    *said, error = requested("Pending job allocation 7", "sleep 60", 0.5)
+def test_a_request_that_waits_for_too_long_is_withdrawn(refused):
+    *said, error = refused("Pending job allocation 7", "sleep 60", 0.5)
     assert said == ["job 7 waits in the queue (Resources)", "cancelled 7"]
     assert error == "job 7 waited in the queue for 0.5 s (queue_timeout_s)"

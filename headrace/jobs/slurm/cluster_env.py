@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from headrace.errors import ConfigError, LaunchFailed, WorkerFailed
 from headrace.jobs.slurm.allocation import Allocation, gpus_per_node
 from headrace.jobs.slurm.job import LINE, NAME, OPTION, TIME, Job, check_time
 from headrace.jobs.slurm.queue import check_cluster
-from headrace.jobs.slurm.request import RequestedAllocation
+from headrace.jobs.slurm.request import RequestedJob, requested
 from headrace.ray.cluster_env import RayConfig
 from headrace.ray.connection import check_installed
 from headrace.validation import ranges
@@ -100,9 +101,8 @@ class SlurmBackend:
         self._stack = contextlib.ExitStack()
         self._before = {k: v for k, v in os.environ.items() if k.startswith("RAY_")}
         try:
-            self._allocation = _allocation(config)
-            self._stack.enter_context(self._allocation)
-            ray = self._allocation.ray
+            self._job = self._stack.enter_context(_nodes(config))
+            ray = self._job.ray
             os.environ |= ray.environment
             SlurmBackend.entered = True
             self._ray = RayConfig(
@@ -126,9 +126,11 @@ class SlurmBackend:
         try:
             return self._ray.wait(nodes, timeout_s)
         except WorkerFailed as error:
-            job = self._allocation
-            if isinstance(job, RequestedAllocation) and (reason := job.end_reason()):
-                raise WorkerFailed(f"SLURM: job {job.job} has ended: {reason} ({error})") from error
+            job = self._job
+            if isinstance(job, RequestedJob) and (reason := job.end_reason()):
+                raise WorkerFailed(
+                    f"SLURM: job {job.number} has ended: {reason} ({error})"
+                ) from error
             raise
 
     def close(self, nodes: list[Any]) -> None:
@@ -142,17 +144,17 @@ class SlurmBackend:
             os.environ |= self._before
 
 
-def _allocation(config: SlurmConfig) -> Allocation | RequestedAllocation:
+def _nodes(config: SlurmConfig) -> AbstractContextManager[Allocation | RequestedJob]:
     """Return the allocation that this program runs in, or a new one."""
     if "SLURM_JOB_NODELIST" not in os.environ:
         check_time(config.job, config.start_timeout_s)
         check_cluster(config.job)
-        return RequestedAllocation(config.job, config.queue_timeout_s, _say)
+        return requested(config.job, config.queue_timeout_s, _say)
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", 1))
     for name, there in (("nodes", nodes), ("gpus_per_node", gpus_per_node())):
-        if (requested := getattr(config, name)) > there:
+        if (value := getattr(config, name)) > there:
             raise ConfigError(
-                f"SlurmConfig: {name}={requested}, but this program runs in job "
+                f"SlurmConfig: {name}={value}, but this program runs in job "
                 f"{os.environ.get('SLURM_JOB_ID')}, which has {there} (nearest: {there})"
             )
     return Allocation(config.gpus_per_node, config.start_timeout_s)

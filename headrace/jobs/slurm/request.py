@@ -13,22 +13,39 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from headrace.errors import LaunchFailed
 from headrace.jobs.slurm.allocation import NodeProcesses, await_ray, new_spec, on_each_node
 from headrace.jobs.slurm.following import cancelled
 from headrace.jobs.slurm.job import Job
-from headrace.jobs.slurm.queue import State, hostnames, states
+from headrace.jobs.slurm.queue import State, cancel, hostnames, states
 from headrace.ray.node import Ray
 
 _LOOK_S = 1.0
 _NUMBER = re.compile(r"salloc: (Pending|Granted) job allocation (\d+)")
 
 
-class RequestedAllocation:
-    """Requests nodes from SLURM and runs Ray on them, inside the block.
+class RequestedJob(NamedTuple):
+    """A job that runs Ray on its nodes."""
+
+    number: str
+    ray: Ray
+
+    def end_reason(self) -> str:
+        """Return how the job has ended, as SLURM's state; "" while it runs."""
+        with contextlib.suppress(LaunchFailed):
+            [state] = states(self.number)
+            return state.name if state.ended else ""
+        return ""
+
+
+@contextlib.contextmanager
+def requested(
+    job: Job, queue_timeout_s: float, say: Callable[[str], None]
+) -> Iterator[RequestedJob]:
+    """Request nodes from SLURM, and run Ray on them inside the block.
 
     Args:
         job: resources to request.
@@ -39,81 +56,57 @@ class RequestedAllocation:
         LaunchFailed: the job was rejected, or waits for too long, or Ray didn't start in time;
             nothing is left running.
     """
+    name, module = socket.gethostname(), "headrace.jobs.slurm.node"
+    spec = new_spec(job.gpus_per_node, name, True, "", job.start_timeout_s)
+    flags = [f"--{option}" + (f"={value}" if value else "") for option, value in job.resources]
+    command = ["salloc", f"--job-name={job.job_name}", f"--nodes={job.nodes}"]
+    command += ["--ntasks-per-node=1", *flags, *on_each_node(job.nodes, "-m", module)]
+    with contextlib.ExitStack() as stack:
+        salloc = NodeProcesses(command, spec)
+        stack.callback(salloc.end)
+        state = _await_grant(salloc, queue_timeout_s, say)
+        stack.callback(_release, salloc, state.job)
+        own = {"SLURM_JOB_ID": state.job, "SLURM_NODEID": "driver", "SLURM_CPUS_ON_NODE": "0"}
+        own["SLURMD_NODENAME"] = name
+        here = NodeProcesses([sys.executable, "-m", module], spec, own)
+        stack.callback(here.end)
+        ray = await_ray([salloc, here], spec, [*hostnames(state.nodes), name])
+        yield RequestedJob(state.job, ray)
 
-    def __init__(self, job: Job, queue_timeout_s: float, say: Callable[[str], None]) -> None:
-        self._request, self._timeout_s, self._say = job, queue_timeout_s, say
-        driver = socket.gethostname()
-        self._spec = new_spec(job.gpus_per_node, driver, True, "", job.start_timeout_s)
-        self.job = ""  # its number
-        self.ray: Ray
 
-    def __enter__(self) -> RequestedAllocation:
-        request = self._request
-        flags = [f"--{name}" + (f"={x}" if x else "") for name, x in request.resources]
-        node = ["-m", "headrace.jobs.slurm.node"]
-        command = ["salloc", f"--job-name={request.job_name}", f"--nodes={request.nodes}"]
-        command += ["--ntasks-per-node=1", *flags, *on_each_node(request.nodes, *node)]
-        self._stack = contextlib.ExitStack()
-        try:
-            self._stack.callback(self._cancel)
-            salloc = NodeProcesses(command, self._spec)
-            self._stack.callback(salloc.end)
-            try:
-                hosts = hostnames(self._await_grant(salloc).nodes)
-            except BaseException:
-                salloc.process.terminate()  # in the queue it reads no standard input
-                raise
-            name = socket.gethostname()
-            own = {"SLURM_JOB_ID": self.job, "SLURM_NODEID": "driver", "SLURM_CPUS_ON_NODE": "0"}
-            here = NodeProcesses(
-                [sys.executable, *node], self._spec, own | {"SLURMD_NODENAME": name}
-            )
-            self._stack.callback(here.end)
-            self.ray = await_ray([salloc, here], self._spec, [*hosts, name])
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
+def _release(salloc: NodeProcesses, job: str) -> None:
+    """End the job, also where salloc had to be killed."""
+    salloc.end()
+    cancel(job)
 
-    def _await_grant(self, salloc: NodeProcesses) -> State:
-        """Wait in the queue; return the state of the running job."""
-        deadline, printed = time.monotonic() + self._timeout_s, ""
+
+def _await_grant(salloc: NodeProcesses, timeout_s: float, say: Callable[[str], None]) -> State:
+    """Wait in the queue; return the state of the running job, or end salloc and cancel it."""
+    deadline, printed, number = time.monotonic() + timeout_s, "", ""
+    try:
         while True:
             has_ended = salloc.process.poll() is not None
             lines = [*filter(None, map(_NUMBER.match, salloc.reports.other))]
             if lines:
-                self.job = lines[0][2]
-                [state] = states(self.job)
-                if state.nodes and lines[-1][1] == "Granted":
-                    self._say(f"job {self.job} starts")
+                number = lines[0][2]
+                [state] = states(number)
+                is_granted = bool(state.nodes) and lines[-1][1] == "Granted"
+                status = "starts" if is_granted else state.waits
+                if status != printed:
+                    say(f"job {number} {status}")
+                    printed = status
+                if is_granted:
                     return state
-                if state.waits != printed:
-                    self._say(f"job {self.job} {state.waits}")
-                    printed = state.waits
             if has_ended:
                 salloc.listener.join(_LOOK_S)
                 words = "; ".join(salloc.reports.other[-3:])
                 raise LaunchFailed(f"salloc failed: {words or salloc.process.returncode}")
             if time.monotonic() > deadline:
-                limit = f"{self._timeout_s:g} s (queue_timeout_s)"
-                raise LaunchFailed(f"job {self.job} waited in the queue for {limit}")
+                limit = f"{timeout_s:g} s (queue_timeout_s)"
+                raise LaunchFailed(f"job {number} waited in the queue for {limit}")
             time.sleep(_LOOK_S if printed else 0.05)
-
-    def _cancel(self) -> None:
-        if self.job and not self.end_reason():
-            cancelled(self.job, self._say)
-
-    def end_reason(self) -> str:
-        """Return how the job has ended, as SLURM's state; "" while it runs."""
-        with contextlib.suppress(LaunchFailed):
-            [state] = states(self.job)
-            return state.name if state.ended else ""
-        return ""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    except BaseException:
+        salloc.process.terminate()  # in the queue it reads no standard input
+        if number:
+            cancelled(number, say)
+        raise

@@ -26,6 +26,7 @@ from headrace.errors import ChangeFailed, WorkerFailed, wrapper
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import Child, cores, set_affinity, torch_threads
+from headrace.processes.restarts import Death, RestartPolicy
 
 _BEAT_S = 0.5
 _TRIES = 2  # of one evaluation
@@ -88,7 +89,8 @@ class Evaluator:
         self._env_changes = env_changes
         self._config, self._env, self._notify = config, env, notify
         self._task: _Task | None = None
-        self._failures = 0
+        self._restarts = RestartPolicy(config.actor_restarts, WorkerFailed)
+        self._gave_up = False  # no restarts are left
         self.reason: str | None = None  # reason why the latest evaluation is missing
 
     @property
@@ -112,7 +114,7 @@ class Evaluator:
         Args:
             env_steps, seconds: training so far, recorded in :class:`PlayedEvaluation`.
         """
-        if self._failures <= self._config.actor_restarts:
+        if not self._gave_up:
             self._task = _Task(copy.deepcopy(policy).cpu(), env_steps, seconds)
 
     def take(self, timeout_s: float = 0.0) -> PlayedEvaluation | None:
@@ -214,20 +216,20 @@ class Evaluator:
     def _fail(self, task: _Task, cause: str, would_repeat: bool = False) -> None:
         """Report the failure, and try once more unless it ``would_repeat``."""
         self.close()
-        self._failures += 1
-        limit = self._config.actor_restarts
-        message = f"evaluation at {task.env_steps:,} steps: {cause}"
-        if self._failures > limit:
-            self.reason = (
-                f"{message}; max_restarts={limit} is used up, so nothing more is evaluated"
-            )
-        elif would_repeat or task.tries == _TRIES:
+        name = f"evaluation at {task.env_steps:,} steps"
+        try:
+            line = self._restarts.restart(Death("evaluation", name, cause))
+        except WorkerFailed as error:
+            self._gave_up, self.reason = True, f"{error}, so nothing more is evaluated"
+            self._notify(self.reason)
+            return
+        if would_repeat or task.tries == _TRIES:
             tries = "" if would_repeat else f" after {_TRIES} tries"
-            self.reason = f"{message}; it is left out{tries}"
+            self.reason = f"{name}: {cause}; it is left out{tries}"
+            self._notify(self.reason)
         else:
             task.tries, task.child, self._task = task.tries + 1, None, task
-            message += f" (trying once more, restart {self._failures}/{limit})"
-        self._notify(message if self.busy else f"{self.reason}")
+            self._notify(line)
 
 
 def evaluate_all(

@@ -287,7 +287,7 @@ def test_what_a_worker_wrote_that_was_killed_before_it_sent_is_never_seen(make, 
     envs.reset(seed=0)
     for _ in range(2):
         before = envs.step(CountingAgent())[0]
-    with pytest.warns(RuntimeWarning, match="exited with code -9"):
+    with pytest.warns(RuntimeWarning, match=r"died \(exit code -9\)"):
         obs, reward, _, truncated, infos = envs.step(CountingAgent())
     (lost,) = envs.faults
     for i in range(4):

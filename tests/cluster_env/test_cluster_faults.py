@@ -34,7 +34,7 @@ def faulty(make, tmp_path, mode: str, config=None, once: bool = True, fail_at_st
     ("mode", "reason", "traceback"),
     [
         ("raise", "RuntimeError: FaultyEnv failed at step 3, as asked", "in step"),
-        ("exit", "exited with code 13", ""),
+        ("exit", r"died \(exit code 13\)", ""),
         ("hang", "gave no answer in 3 s", ""),
     ],
 )

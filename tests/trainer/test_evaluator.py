@@ -82,7 +82,7 @@ def test_after_two_tries_an_evaluation_is_left_out_and_after_max_restarts_all_ar
     assert "left out after 2 tries" in said[-1] == playing.reason
     assert play(playing, policy) is None
     assert len(said) == 4
-    assert "max_restarts=3 is used up" in said[-1] == playing.reason
+    assert "max_restarts=3 restarts are used up" in said[-1] == playing.reason
     assert play(playing, policy) is None
     assert len(said) == 4
     assert not playing.busy

@@ -106,7 +106,8 @@ class LocalWorker:
         try:
             return self._receiver.loads(self.pipe.recv_bytes(), self.pipe)
         except (EOFError, ConnectionResetError):
-            return WorkerFault(self.child.how_ended() or "closed its pipe")
+            died = f"died (exit code {self.child.exit_code()})"
+            return WorkerFault(self.child.killed_because or died)
 
     def kill(self) -> None:
         self.child.kill()

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from headrace.errors import CheckpointError
+from headrace.learner.staleness import LagCounter
 from headrace.rundir import checkpoint, checksums
 from headrace.rundir.atomic_files import json_text, remove_folder
 from headrace.rundir.files import append_jsonl, read_jsonl
@@ -163,16 +164,16 @@ class Member:
 
 
 def _own_generator(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return another learner's state to resume from, without ages and with the member's generator.
+    """Return another learner's state to resume from, with no ages and the member's generator.
 
     Of several policies each has both.
     """
     if "policies" in theirs:
         both = theirs["policies"], own["policies"]
         return {"policies": {name: _own_generator(*(x[name] for x in both)) for name in both[0]}}
-    found = {name: value for name, value in theirs.items() if name != "ages"}
     kept = {k: v for k, v in own.get("state", {}).items() if k == "generator"}
-    return found | {"state": found.get("state", {}) | kept}
+    none = LagCounter().state_dict()  # versions are counted from the member's own updates
+    return theirs | {"ages": none, "state": theirs.get("state", {}) | kept}
 
 
 def _own_counts(theirs: Any, own: Any) -> Any:

@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "float": ({"num_learners": 2.0}, "num_learners=2.0 must be a whole number (an int)"),
     "a3c": (
         {"num_learners": 2, "algo": hr.A3C()},
-        "num_learners=2 must be 1 with a3c, whose actors learn by themselves (use num_actors)",
+        "num_learners=2 must be 1 with a3c, whose actors compute the gradients (use num_actors)",
     ),
     "replay": (
         {"num_learners": 2, "algo": hr.IMPALA(**REPLAY, replay_capacity=1023)},

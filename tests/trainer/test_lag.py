@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -17,14 +16,11 @@ from tries import few_of
 from worlds import SlowEnv
 
 import headrace as hr
-from headrace.algos.replay import as_dict, from_dict
-from headrace.learner.learner import Learner
 from headrace.learner.staleness import LagCounter
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.league_run import league_metrics
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.rundir.run_progress import Progress, RunProgress
-from tests.algos.test_replay import marked
 
 STEPS = 64  # of a rollout of `tiny`
 
@@ -246,49 +242,3 @@ def test_minibatches_age_while_the_learner_moves_on(tiny, finish):
     assert {r.lag_max for r in results} == {0}
     assert {r.lag_steps for r in results} == {7.5}  # the mean of 0 to 15
     assert {r.lag_steps_max for r in results} == {15}
-
-
-def test_replayed_columns_of_an_older_checkpoint_have_no_known_age(tiny, finish):
-    saved = as_dict(marked(0, 3))
-    del saved["version"]
-    batch = from_dict(saved)
-    assert batch.version.tolist() == [-1, -1, -1]
-    ages = LagCounter()
-    ages.published(5, 20)
-    ages.step(batch.version, 20)
-    assert ages.take() == {}
-
-
-@pytest.mark.parametrize(
-    "algo",
-    [
-        hr.IMPALA(replay_fraction=0.5, replay_capacity=40),
-        hr.IMPACT(buffer_size=2, passes=3, t_target=8),
-    ],
-    ids=["impala", "impact"],
-)
-def test_a_learner_goes_on_from_what_one_without_versions_saved(tiny, algo, finish):
-    trainer, _ = finish(tiny(algo=algo, transport="serial"))
-    shared, own = trainer.learner.state_dict(), trainer.learner.own_state()
-    del shared["ages"]
-    strip(own)
-    again = Learner(trainer.policy, trainer.learner.algorithm)
-    again.load_state_dict(shared)
-    again.load_own_state([own])
-    versions = defaultdict(int)
-    for batch in stored(again.own_state()):
-        for version in batch["version"].tolist():
-            versions[version] += 1
-    assert set(versions) == {-1}
-
-
-def stored(own: dict) -> list[dict]:
-    """The batches in what a learner saved of its own."""
-    if "replay" in own:
-        return [own["replay"]["columns"]]
-    return [batch for batch in own["buffer"]["batches"] if batch is not None]
-
-
-def strip(own: dict) -> None:
-    for batch in stored(own):
-        del batch["version"]

@@ -180,7 +180,10 @@ def test_actors_that_fetch_on_drift_are_told_of_all_policies(tiny):
         ({"cluster": "ray"}, "cluster='ray' must be None with policies"),
         ({"inference": "shared"}, "inference='shared' must be 'auto' or 'actor' with several"),
         ({"tasks": (Matching, Apart)}, r"must be \(\) with policies"),
-        ({"algo": hr.A3C()}, "policies='per-agent' must be 'shared' with a3c, whose actors learn"),
+        (
+            {"algo": hr.A3C()},
+            "policies='per-agent' must be 'shared' with a3c, whose actors train one",
+        ),
         ({"algo": hr.IMPACT()}, "policies='per-agent' must be 'shared' with impact, whose updates"),
         ({"policies": {"left": "a"}}, "policies='left:a' leaves out right of Matching"),
         ({"policies": "left:a,righd:b"}, "names 'righd', which isn't an agent of Matching"),
@@ -206,4 +209,4 @@ def test_a_mapping_without_policies_is_refused_with_the_settings():
 def test_acting_goes_the_quicker_way_inside_a_rollout():
     team = _constant(Matching, ("x", "y"), {"x": 0, "y": 2})
     with team.frozen_weights():
-        assert all(member._quick is not None for member in team.policies.values())
+        assert all(member._fast_torso is not None for member in team.policies.values())

@@ -1,10 +1,10 @@
-"""Environments of space situational awareness: which satellite to look at, and when to act.
+"""Gymnasium environments for space situational awareness: sensor tasking and collision avoidance.
 
-``headrace/SimpleSatellite-v0`` and ``headrace/SSAConjunction-v0`` are registered when this package
-is imported, which Gymnasium does for ``"headrace_ssa:headrace/SSAConjunction-v0"``:
-``gymnasium.make`` makes one, ``gymnasium.make_vec`` many that are stepped together, in NumPy.
-``headrace/OrbitalDominance-v0`` is a game of two, made by ``gymnasium.make_vec``, two columns each;
-``headrace_ssa.dominance.parallel_env`` makes one of it for PettingZoo.
+Importing this package registers ``headrace/SimpleSatellite-v0`` and ``headrace/SSAConjunction-v0``.
+Gymnasium imports it for ids such as ``"headrace_ssa:headrace/SSAConjunction-v0"``.
+``gymnasium.make`` creates one environment, ``gymnasium.make_vec`` many that are stepped together in
+NumPy. ``headrace/OrbitalDominance-v0`` is a two-player game. ``gymnasium.make_vec`` creates it with
+two columns per game, ``headrace_ssa.dominance.parallel_env`` as a PettingZoo environment.
 """
 
 from gymnasium.envs.registration import register

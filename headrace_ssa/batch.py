@@ -1,4 +1,4 @@
-"""What vector environments of independent games have in common: generators and actions."""
+"""Random generators, and checks of settings and actions, for vector environments."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from headrace.errors import require
 
 
 def generators(
-    before: Sequence[np.random.Generator],
+    previous: Sequence[np.random.Generator],
     seed: int | Sequence[int | None] | None,
     num_envs: int,
 ) -> list[np.random.Generator]:
-    """A generator for each environment, seeded as Gymnasium's own vector environments do.
+    """Return a random generator for each environment, seeded like Gymnasium's vector environments.
 
     Args:
-        before: those of the last reset, or none.
-        seed: of environment 0, and ``seed + i`` of environment ``i``; or one for each. Where it is
-            None the generator of before goes on.
+        previous: generators of the last reset; empty at the first one.
+        seed: Seed of environment 0, with ``seed + i`` for environment ``i``; or one seed for each.
+            None keeps the previous generator.
 
     Raises:
-        ValueError: there are not as many seeds as environments.
+        ValueError: the number of seeds differs from the number of environments.
     """
     if seed is None or isinstance(seed, (int, np.integer)):
         seed = [None if seed is None else int(seed) + i for i in range(num_envs)]
     if len(seed) != num_envs:
         raise ValueError(f"{len(seed)} seeds were given for {num_envs} environments")
     return [
-        before[i] if before and own is None else seeding.np_random(own)[0]
-        for i, own in enumerate(seed)
+        previous[i] if previous and env_seed is None else seeding.np_random(env_seed)[0]
+        for i, env_seed in enumerate(seed)
     ]
 
 
 def check_counts(**least: tuple[int, int]) -> None:
-    """Raise ConfigError unless each value is a whole number, and its least, or more.
+    """Raise ConfigError unless each value is a whole number and at least its minimum.
 
     Args:
-        least: by the name of a setting, its value and its least one.
+        least: value and minimum by the name of the setting.
     """
     for name, (value, low) in least.items():
-        whole = is_whole(value)
-        words = f"{'' if whole else 'a whole number of '}at least {low} (nearest: "
-        require(whole and value >= low, name, value, f"{words}{near(value, low)})")
+        is_integer = is_whole(value)
+        words = f"{'' if is_integer else 'a whole number of '}at least {low} (nearest: "
+        require(is_integer and value >= low, name, value, f"{words}{near(value, low)})")
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is an int, of Python's or NumPy's."""
+    """Return whether a value is a Python or NumPy integer and not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def near(value: object, low: int) -> int:
-    """The whole number nearest to a value among those from ``low``; that, if it is no number."""
+    """Return the nearest integer of at least ``low``; ``low`` itself without a finite number."""
     if isinstance(value, float | np.floating) and math.isfinite(value):
         return max(low, round(value))
     return max(low, int(value)) if isinstance(value, int | np.integer) else low
 
 
 def checked(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
-    """``actions`` ``[num_envs]`` as an array.
+    """Return ``actions`` ``[num_envs]`` as an array of valid integers.
 
     Raises:
-        ValueError: there are not as many as environments, or one isn't a whole number from 0 to
-            ``num_actions - 1``; it is named.
+        ValueError: the shape or dtype is wrong, or an action isn't from 0 to ``num_actions - 1``.
+            The message names the environment.
     """
     actions = np.asarray(actions)
     if actions.shape != (num_envs,) or actions.dtype.kind not in "iu":

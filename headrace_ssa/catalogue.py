@@ -1,8 +1,8 @@
-"""Orbits of a public catalogue: two-line elements, or OMM in CSV, XML or JSON, read by ``sgp4``.
+"""Reads orbits from public catalogues: two-line elements, or OMM in CSV, XML or JSON.
 
-What a game takes from an object is the shape of its orbit: semi-major axis, eccentricity and
-inclination. Node, perigee and place on the orbit are drawn such that it meets the satellite, as
-the other objects of a game are; in weeks they take all values anyway.
+A game uses only the shape of an object's orbit: semi-major axis, eccentricity and inclination.
+Node, perigee and anomaly are drawn so that the object meets the satellite, as for objects without
+a catalogue. Over weeks they take all values anyway. The package ``sgp4`` reads the elements.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from headrace_ssa import orbits
 from headrace_ssa.orbits import EARTH_RADIUS
 
 MOST_ECCENTRIC = 0.05
-"""Objects on longer orbits are left out: :mod:`headrace_ssa.orbits` is for near-circular ones."""
+"""Maximum eccentricity: :mod:`headrace_ssa.orbits` is for near-circular orbits."""
 LOWEST_M, HIGHEST_M = 400e3, 1_000e3
-"""Left out is what never comes between: satellites fly between 600 and 800 km."""
+"""Altitudes that an orbit must reach: protected satellites fly between 600 and 800 km."""
 FLATTEST = np.radians(10.0)
-"""Left out is what is less inclined: two orbits have to cross at an angle."""
+"""Minimum inclination: two orbits have to cross at an angle."""
 
-_NOT_OF_SHAPE = {  # what else the package wants of OMM, where it is missing or empty
+_OMM_DEFAULTS = {  # fields that sgp4 requires but the shape of an orbit doesn't need
     **dict.fromkeys(("EPHEMERIS_TYPE", "ELEMENT_SET_NO", "REV_AT_EPOCH"), "0"),
     **dict.fromkeys(("BSTAR", "MEAN_MOTION_DOT", "MEAN_MOTION_DDOT"), "0"),
     **dict.fromkeys(("CLASSIFICATION_TYPE", "OBJECT_ID"), "U"),
@@ -39,7 +39,7 @@ _NOT_OF_SHAPE = {  # what else the package wants of OMM, where it is missing or 
 
 
 class Catalogue(NamedTuple):
-    """Shapes of orbits, ``[M]`` each."""
+    """Shapes of orbits, ``[M]`` float64 each."""
 
     a: np.ndarray  # m
     e: np.ndarray
@@ -47,14 +47,13 @@ class Catalogue(NamedTuple):
 
 
 def read(path: str | Path) -> Catalogue:
-    """The orbits of a file that games can use, which are read-only.
+    """Return the usable orbits of a file as read-only arrays.
 
-    Warns where some of its objects are left out: a line's sum of digits is wrong, or SGP4 can't
-    compute them.
+    Warns about skipped objects: a checksum is wrong, or SGP4 can't compute the position.
 
     Raises:
-        ConfigError: ``path`` isn't one; ``sgp4`` isn't installed; the file can't be read, or a line
-            of it, which is named; all sums of digits are wrong; or it has no orbit to be used.
+        ConfigError: ``path`` isn't a path; ``sgp4`` isn't installed; the file or one of its lines
+            can't be read; all checksums are wrong; or no orbit is usable.
     """
     is_path = isinstance(path, str | os.PathLike) and bool(str(path))
     require(is_path, "catalogue", path, "the path of a file, as text")
@@ -68,7 +67,7 @@ def read(path: str | Path) -> Catalogue:
 
 @functools.lru_cache(maxsize=8)
 def _read(path: str, where: Path, mtime_ns: int, size: int) -> Catalogue:
-    """Once for all environments of a process, until the file is another."""
+    """Read a file once per process, and again after it changed."""
     with needs("catalogue", "catalogue"):
         from sgp4 import api
 
@@ -77,58 +76,59 @@ def _read(path: str, where: Path, mtime_ns: int, size: int) -> Catalogue:
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     satellites, count = _satellites(api, text, path)
-    found = _shapes(satellites)
-    if lost := len(satellites) - len(found.a):
-        _left_out(path, lost, count, "SGP4 can't compute where they are at their epochs")
-    usable = _usable(found)
+    shapes = _shapes(satellites)
+    if skipped := len(satellites) - len(shapes.a):
+        _warn_skipped(path, skipped, count, "SGP4 can't compute their positions at their epochs")
+    usable = _usable(shapes)
     if not usable.any():
         raise ConfigError(
             f"catalogue={path!r} must hold an object on a near-circular orbit between "
             f"{LOWEST_M / 1e3:.0f} and {HIGHEST_M / 1e3:.0f} km, inclined by 10 degrees or more; "
-            f"none of its {count} is"
+            f"none of its {count} objects are"
         )
-    kept = Catalogue(*(x[usable] for x in found))
-    for each in kept:
-        each.flags.writeable = False  # many environments have the same
-    return kept
+    usable_shapes = Catalogue(*(x[usable] for x in shapes))
+    for values in usable_shapes:
+        values.flags.writeable = False  # environments share the arrays
+    return usable_shapes
 
 
 def _satellites(api: Any, text: str, path: str) -> tuple[list[Any], int]:
-    """Those whose sums of digits are right, and how many there are with the others."""
-    found, broken = list[Any](), list[tuple[int, str]]()
+    """Return the satellites with correct checksums, and the number of all satellites."""
+    satellites, broken = list[Any](), list[tuple[int, str]]()
     for line, record in _records(text, path):
         try:
-            found.append(_satellite(api, record))
-        except _Miscounted as error:
+            satellites.append(_satellite(api, record))
+        except _ChecksumError as error:
             broken.append((line, _why(error)))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise _wrong(path, line, _why(error)) from error
-    if not found and not broken:
+    if not satellites and not broken:
         raise ConfigError(
             f"catalogue={path!r} must hold elements of orbits, as two-line elements, or as OMM in "
             "CSV, XML or JSON; none were found"
         )
-    if not found:
+    if not satellites:
         raise _wrong(path, *broken[0])
-    count = len(found) + len(broken)
+    count = len(satellites) + len(broken)
     if broken:
         line, why = broken[0]
-        _left_out(
-            path, len(broken), count, f"a sum of digits is wrong; the first: line {line} {why}"
+        _warn_skipped(
+            path, len(broken), count, f"a checksum is wrong; the first: line {line} {why}"
         )
-    return found, count
+    return satellites, count
 
 
-def _usable(found: Catalogue) -> np.ndarray:
-    """Which orbits games can use, ``[M]`` bool."""
-    reach = (found.a * (1 - found.e), found.a * (1 + found.e))
-    usable = (found.e <= MOST_ECCENTRIC) & (np.abs(found.inc - np.pi / 2) <= np.pi / 2 - FLATTEST)
-    usable &= reach[0] <= EARTH_RADIUS + HIGHEST_M
-    return usable & (reach[1] >= EARTH_RADIUS + LOWEST_M)
+def _usable(shapes: Catalogue) -> np.ndarray:
+    """Return which orbits games can use, ``[M]`` bool."""
+    perigee, apogee = shapes.a * (1 - shapes.e), shapes.a * (1 + shapes.e)
+    usable = shapes.e <= MOST_ECCENTRIC
+    usable &= np.abs(shapes.inc - np.pi / 2) <= np.pi / 2 - FLATTEST
+    usable &= perigee <= EARTH_RADIUS + HIGHEST_M
+    return usable & (apogee >= EARTH_RADIUS + LOWEST_M)
 
 
 def _unreadable(path: Any, error: Exception) -> ConfigError:
-    hint = "; it is looked for from where headrace is started, unless it is given in full"
+    hint = "; relative paths start at the working directory: try an absolute path"
     hint = hint * (isinstance(error, FileNotFoundError) and not os.path.isabs(path))
     return ConfigError(f"catalogue={str(path)!r} can't be read ({error}){hint}")
 
@@ -137,8 +137,8 @@ def _wrong(path: Any, line: int, why: str) -> ConfigError:
     return ConfigError(f"catalogue={str(path)!r}: line {line} {why}")
 
 
-def _left_out(path: str, count: int, of: int, why: str) -> None:
-    words = f"{count} of its {of} objects are left out, since {why}"
+def _warn_skipped(path: str, count: int, of: int, why: str) -> None:
+    words = f"{count} of its {of} objects are skipped, because {why}"
     warnings.warn(f"catalogue={path!r}: {words}", stacklevel=4)
 
 
@@ -150,7 +150,7 @@ def _why(error: Exception) -> str:
 
 
 def _records(text: str, path: str) -> Iterator[tuple[int, Any]]:
-    """Each object's line number, and its two lines or its fields of OMM."""
+    """Yield the line number of each object, and its two lines or its OMM fields."""
     start = text.lstrip()[:1]
     first = text.lstrip().partition("\n")[0]
     if start == "<":
@@ -161,7 +161,7 @@ def _records(text: str, path: str) -> Iterator[tuple[int, Any]]:
 
 
 def _of_lines(text: str, path: str) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Pairs of lines that begin with 1 and 2; other lines are names or remarks."""
+    """Yield pairs of lines that begin with 1 and 2; other lines are names or comments."""
     waiting = ""
     lines = [line.strip() for line in text.splitlines()]
     for number, line in enumerate(lines, start=1):
@@ -196,8 +196,8 @@ def _of_xml(text: str, path: str) -> Iterator[tuple[int, Any]]:
 
     lines, fields = _segments(text, path), []
     try:
-        for one in omm.parse_xml(io.StringIO(text)):
-            fields.append(one)
+        for segment in omm.parse_xml(io.StringIO(text)):
+            fields.append(segment)
     except (TypeError, AttributeError) as error:  # an element of OMM is missing in a segment
         raise _wrong(path, lines[len(fields)], "begins an object that isn't an OMM") from error
     if len(fields) != len(lines):
@@ -207,7 +207,7 @@ def _of_xml(text: str, path: str) -> Iterator[tuple[int, Any]]:
 
 
 def _segments(text: str, path: str) -> list[int]:
-    """The lines in which a ``segment`` of XML begins, with or without a namespace."""
+    """Return the lines on which an XML ``segment`` begins, with or without a namespace."""
     lines: list[int] = []
     parser = expat.ParserCreate()
 
@@ -240,8 +240,8 @@ def _of_json(text: str, path: str) -> Iterator[tuple[int, Any]]:
         yield line, record
 
 
-class _Miscounted(ValueError):
-    """A line's sum of digits is wrong."""
+class _ChecksumError(ValueError):
+    """Error of a line whose checksum is wrong."""
 
 
 def _satellite(api: Any, record: Any) -> Any:
@@ -254,7 +254,7 @@ def _satellite(api: Any, record: Any) -> Any:
         try:
             io.verify_checksum(*record)
         except ValueError as error:
-            raise _Miscounted(error) from error
+            raise _ChecksumError(error) from error
         satellite = api.Satrec.twoline2rv(*record)
         if record[0][2:7] != record[1][2:7]:
             raise ValueError(f"numbers {record[0][2:7]} and {record[1][2:7]} differ")
@@ -273,22 +273,22 @@ def _satellite(api: Any, record: Any) -> Any:
 
 
 def _fields(record: dict[Any, Any]) -> dict[str, str]:
-    """Fields of OMM as the package reads them: fewer are valid to it than to those who write."""
-    given = {str(k).strip(): "" if v is None else str(v).strip() for k, v in record.items()}
-    fields = _NOT_OF_SHAPE | {name: text for name, text in given.items() if text}
-    epoch = fields["EPOCH"].removesuffix("Z")  # which a time may end in
+    """Return OMM fields in the forms that sgp4 accepts, with defaults for missing ones."""
+    texts = {str(k).strip(): "" if v is None else str(v).strip() for k, v in record.items()}
+    fields = _OMM_DEFAULTS | {name: text for name, text in texts.items() if text}
+    epoch = fields["EPOCH"].removesuffix("Z")  # valid in OMM, but sgp4 rejects it
     fields["EPOCH"] = epoch if "." in epoch else epoch + ".0"
-    return fields | {"NORAD_CAT_ID": "0"}  # it knows none above 339,999
+    return fields | {"NORAD_CAT_ID": "0"}  # sgp4 rejects numbers above 339,999
 
 
 def _shapes(satellites: list[Any]) -> Catalogue:
-    """At their epochs; of those that SGP4 can compute."""
-    states = [one.sgp4(one.jdsatepoch, one.jdsatepochF) for one in satellites]
+    """Return orbit shapes at the epochs of all satellites that SGP4 can compute."""
+    states = [s.sgp4(s.jdsatepoch, s.jdsatepochF) for s in satellites]
     r, v = (
         np.array([state[part] for state in states if state[0] == 0]).reshape(-1, 3) * 1000.0
         for part in (1, 2)
     )
-    with warnings.catch_warnings(), np.errstate(all="ignore"):  # of orbits that aren't used
+    with warnings.catch_warnings(), np.errstate(all="ignore"):  # from unusable orbits
         warnings.simplefilter("ignore")
         kepler = orbits.kepler_elements(r, v)
         mean = orbits.mean_elements(r, v)

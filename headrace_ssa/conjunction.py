@@ -1,13 +1,12 @@
-"""SSAConjunction: keep a satellite safe by looking at the right object, and moving only if needed.
+"""SSAConjunction: schedule radar observations and avoidance burns to protect a satellite.
 
     draw an episode ──► predict every object ──► risks ──► observe | burn | wait
                               ▲                                      │
                               └────────── closest approaches ◄───────┘
 
-A satellite on a low orbit will be passed closely by ``n_objects`` catalogue objects, each once.
-Their positions are known badly, and worse as time goes by, until a radar looks at them. A short
-burn along the track, ahead of time, moves the satellite out of the way, costs propellant, and
-changes every later approach.
+``n_objects`` catalogue objects closely pass a satellite on a low orbit, each once. The uncertainty
+of their positions grows with time until a radar observes them. An early, short burn along the
+track moves the satellite out of the way. It costs propellant and changes every later approach.
 """
 
 from __future__ import annotations
@@ -29,57 +28,58 @@ from headrace_ssa.tracking import STEP_S
 
 MAX_BURNS = 5
 SHORTEST_WITH_CATALOGUE = 100
-"""Steps of the shortest episode with a catalogue: more than a revolution to be met in."""
+"""Minimum horizon with a catalogue, in steps: more than one revolution."""
 COLLISION = -100.0
-"""Reward of a collision; it ends the episode."""
+"""Reward of a collision, which terminates the episode."""
 AVOIDED = 10.0
-"""Reward of a miss that had been a collision without the burns."""
+"""Reward of a miss that would have been a collision without the burns."""
 BURN = -1.0
-"""Reward of a burn: 33 for each m/s."""
+"""Reward of a burn: -33 per m/s."""
 FALSE_ALARM = -8.0
 """Reward, at the closest approach, of each burn made while this object was the most dangerous one,
-if it had missed the satellite anyway."""
+if it would have missed the satellite anyway."""
 
 _METADATA = {"render_modes": ["rgb_array"], "render_fps": 10}
 
 
 class SSAConjunctionVectorEnv(VectorEnv):
-    """``num_envs`` conjunction games, in NEXT_STEP autoreset.
+    """Vector environment of ``num_envs`` conjunction games, with NEXT_STEP autoreset.
 
     **Time.** A step is 120 s. An episode ends after ``horizon`` steps, or with a collision;
     both are terminations.
 
-    **Actions**, ``n_objects + 3``: 0 waits; 1 … n observes the k-th object of the list below, if a
-    radar sees it; n + 1 and n + 2 burn forwards and backwards, 0.03 m/s, at most five times. An
-    action that ``info["action_mask"]`` (int8) forbids does nothing.
+    **Actions**, ``n_objects + 3``: 0 waits. 1 … n observes the k-th object of the list below, if a
+    radar sees it. n + 1 and n + 2 burn forwards and backwards, 0.03 m/s, at most five times. An
+    action that ``info["action_mask"]`` (int8) forbids has no effect.
 
-    **Observation**, float32 in [0, 1], ``8 + 8 n_objects``. First the time that is left and the
-    burns that are left, as shares; the probability of any collision as it is, after a burn forwards
-    now, and after one backwards; and these three again for the next 30 steps only. Then the
-    objects, the most dangerous one first (equal ones in order of their closest approach), zeros for
-    those that have passed. Of each: time to the closest approach over the horizon; whether a radar
-    sees it; the probability of collision as it is, after a burn forwards now, and after one
-    backwards, as ``1 + log10(max(p, 1e-8)) / 8``; the standard deviation of its position along the
-    track now, and of the miss (geometric mean of both axes), as ``log10(1 + m) / 4``; the share of
-    all burns that were made for its sake.
+    **Observation**, float32 in [0, 1], ``8 + 8 n_objects``. It begins with the shares of time and
+    burns left. Next are the probabilities of any collision without a burn, after a burn forwards
+    now, and after one backwards, and the same three for the next 30 steps only. Then follow the
+    objects, the most dangerous one first (ties in order of their closest approach), with zeros for
+    objects that have passed. Each object has: time to the closest approach over the horizon;
+    whether a radar sees it; the collision probabilities without a burn, after a burn forwards now,
+    and after one backwards, as ``1 + log10(max(p, 1e-8)) / 8``; the standard deviation of its
+    position along the track now, and of the miss (geometric mean of both axes), as
+    ``log10(1 + m) / 4``; the share of all burns that were made because of it.
 
-    **Reward**: -100 for a collision; +10 for a closest approach that missed and had been a
-    collision without the burns; -1 for each burn; -8 for each false alarm: a burn made while the
-    most dangerous object was one that had missed anyway, told at its closest approach.
+    **Reward**: -100 for a collision; +10 for a closest approach that missed and would have been a
+    collision without the burns; -1 for each burn; -8 for each false alarm. A false alarm is a burn
+    made while the most dangerous object was one that would have missed anyway. The penalty is
+    given at that object's closest approach.
 
-    **Truth.** Where an object really is differs from the catalogue by an error drawn at reset from
-    the covariance that the catalogue tells, so the probabilities are calibrated. ``infos`` count
-    ``collisions``, ``avoided`` and ``false_alarms`` of the step.
+    **Truth.** The true position of an object differs from the catalogue by an error, which is drawn
+    at reset from the catalogue's covariance, so the probabilities are calibrated. ``infos`` count
+    the ``collisions``, ``avoided`` collisions and ``false_alarms`` of the step.
 
     Args:
-        n_objects: catalogue objects, 1 or more.
-        horizon: steps of an episode, 40 or more: nothing comes near before.
-        seed: of the first reset where that gives none; environment ``i`` takes ``seed + i``.
-        catalogue: path of a file of two-line elements or OMM, whose orbits the objects are on.
+        n_objects: number of catalogue objects, 1 or more.
+        horizon: steps of an episode, 40 or more; there is no close approach before step 40.
+        seed: seed of the first reset if that has none; environment ``i`` uses ``seed + i``.
+        catalogue: path of a file of two-line elements or OMM with the orbits of the objects.
 
     Raises:
-        ConfigError: num_envs, n_objects or horizon is too small, or no whole number; or the
-            catalogue can't be used.
+        ConfigError: num_envs, n_objects or horizon is too small or not a whole number; or the
+            catalogue is unusable.
     """
 
     metadata: dict[str, Any] = {**_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -112,7 +112,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode everywhere; seeds, and errors, as in :func:`generators`."""
+        """Begin an episode in each environment; seeds and errors as in :func:`generators`."""
         if seed is None and not self.rngs:
             seed = self._seed
         self.rngs = generators(self.rngs, seed, self.num_envs)
@@ -120,8 +120,8 @@ class SSAConjunctionVectorEnv(VectorEnv):
         shape = (self.num_envs, self.n_objects)
         self.time = np.zeros(self.num_envs, np.int64)  # [B] steps of the episode so far
         self.burns_left = np.full(self.num_envs, MAX_BURNS)
-        self.shift = np.zeros((*shape, 2))  # m, of the miss by burns so far
-        self.alarms = np.zeros(shape, np.int64)  # burns for the sake of each object
+        self.shift = np.zeros((*shape, 2))  # m, change of the miss by burns so far
+        self.alarms = np.zeros(shape, np.int64)  # burns because of each object
         self._ended = np.zeros(self.num_envs, bool)
         counts = np.zeros(self.num_envs, np.int64)
         return self._look_ahead(counts, counts, counts)
@@ -129,10 +129,10 @@ class SSAConjunctionVectorEnv(VectorEnv):
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every episode; a filler for those that ended with the previous one.
+        """Advance every episode by a step, and reset those that ended with the previous one.
 
         Raises:
-            ValueError: there are not as many actions as environments, or one doesn't exist.
+            ValueError: the number of actions is wrong, or an action doesn't exist.
             RuntimeError: ``reset`` was never called.
         """
         if not self.rngs:
@@ -156,7 +156,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         return obs, reward, terminated, np.zeros_like(terminated), infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:  # type: ignore[override]
-        """The scene of each environment, ``[320, 800, 3]`` uint8; None without a render mode."""
+        """Return an image per environment, ``[320, 800, 3]`` uint8; None without a render mode."""
         if self.render_mode is None:
             return None
         if not self.rngs:
@@ -168,10 +168,10 @@ class SSAConjunctionVectorEnv(VectorEnv):
         each = zip(range(self.num_envs), titles, turned, strict=True)
         return tuple(render.frame(self.outlook, *values, limit) for values in each)
 
-    # -- what an action does ---------------------------------------------------------------------
+    # -- effects of actions ----------------------------------------------------------------------
 
     def _look(self, looking: np.ndarray, actions: np.ndarray) -> None:
-        """Measure the chosen objects' positions and sharpen what is known of them."""
+        """Measure the positions of the chosen objects and update their tracks."""
         rows = np.flatnonzero(looking)
         if not len(rows):
             return
@@ -191,7 +191,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
         )
 
     def _burn(self, burning: np.ndarray, actions: np.ndarray) -> None:
-        """Change the satellite's speed along its track, and with it its place at later TCAs."""
+        """Change the satellite's speed along its track, and so its position at later TCAs."""
         rows = np.flatnonzero(burning)
         if not len(rows):
             return
@@ -205,7 +205,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
     def _closest_approaches(
         self, fillers: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Rewards, and counts of collisions, avoided ones and false alarms, each ``[B]``."""
+        """Return rewards, and counts of collisions, avoided ones and false alarms, each ``[B]``."""
         at = self.scene
         passing = (at.tca == self.time[:, None]) & ~fillers[:, None]
         reward, counts = np.zeros(self.num_envs), np.zeros((3, self.num_envs), np.int64)
@@ -213,29 +213,29 @@ class SSAConjunctionVectorEnv(VectorEnv):
         if len(rows):
             radial, across = at.offset[rows, :, objects].T
             error = np.stack([radial, at.path[rows, self.time[rows], objects], across])
-            first = at.miss[rows, objects] + at.own[rows, objects]
+            first = at.miss[rows, objects] + at.own_error[rows, objects]
             first += np.einsum("kif,fk->ki", at.spread[rows, objects], error)
             missed = np.hypot(*first.T) >= RADIUS_M
             hit = np.hypot(*(first - self.shift[rows, objects]).T) < RADIUS_M
             alarms = self.alarms[rows, objects] * missed
             for count, amount in zip(counts, (hit, ~missed & ~hit, alarms), strict=True):
                 np.add.at(count, rows, amount)
-            counts[0] = counts[0] > 0  # one is enough
+            counts[0] = counts[0] > 0  # at most one collision per episode
             reward += COLLISION * counts[0] + AVOIDED * counts[1] + FALSE_ALARM * counts[2]
         return reward, *counts
 
-    def _draw(self, rngs: list[np.random.Generator]) -> scene.Scene:
-        """New episodes, one from each generator."""
+    def _draw(self, rngs: list[np.random.Generator]) -> scene.EpisodeState:
+        """Draw new episodes, one from each generator."""
         return scene.draw(rngs, self.n_objects, self.horizon, self._catalogue)
 
     def _restart(self, rows: np.ndarray) -> None:
-        """New episodes for some rows."""
+        """Draw new episodes for some rows."""
         self.scene.put(rows, self._draw([self.rngs[row] for row in rows]))
         self.time[rows], self.burns_left[rows] = 0, MAX_BURNS
         self.shift[rows], self.alarms[rows] = 0.0, 0
 
     def _look_ahead(self, *counts: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-        """Bring ``outlook`` and the mask up to date; returns observation and infos."""
+        """Update ``outlook`` and the mask; return observation and infos."""
         self.outlook = look_ahead(self.scene, self.time, self.shift)
         left, burns = 1.0 - self.time / self.horizon, self.burns_left / MAX_BURNS
         alarms = self.alarms / MAX_BURNS
@@ -245,7 +245,7 @@ class SSAConjunctionVectorEnv(VectorEnv):
 
 
 class SSAConjunctionEnv(gymnasium.Env):
-    """:class:`SSAConjunctionVectorEnv` with one episode at a time; rules and arguments as there."""
+    """Single-environment version of :class:`SSAConjunctionVectorEnv`; same rules and arguments."""
 
     metadata = _METADATA
 
@@ -272,7 +272,12 @@ class SSAConjunctionEnv(gymnasium.Env):
         return obs[0], _first(infos)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Raises ValueError for an unknown action, RuntimeError where no episode is running."""
+        """Advance the episode by a step.
+
+        Raises:
+            ValueError: the action doesn't exist.
+            RuntimeError: no episode is running.
+        """
         if not self._runs:
             raise RuntimeError("no episode is running: call reset() before step()")
         obs, reward, terminated, _, infos = self._games.step(np.asarray(action).reshape(1))
@@ -285,5 +290,5 @@ class SSAConjunctionEnv(gymnasium.Env):
 
 
 def _first(infos: dict[str, Any]) -> dict[str, Any]:
-    """The infos of one environment: its mask as an array, its counts as plain numbers."""
+    """Return the infos of environment 0: the mask as an array, the counts as plain numbers."""
     return {key: value[0] if value.ndim > 1 else int(value[0]) for key, value in infos.items()}

@@ -1,7 +1,7 @@
-"""When and how objects of a catalogue meet a satellite: their velocities there.
+"""Draws encounters of catalogue objects with a satellite: times and velocities.
 
-Where an orbit of given semi-major axis, eccentricity and inclination passes a place, its velocity
-is given but for two signs: whether it climbs or sinks, and whether it goes north or south.
+Semi-major axis, eccentricity and inclination fix the velocity of an orbit through a given position
+except for two signs: climbing or sinking, and northwards or southwards.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from headrace_ssa.catalogue import Catalogue
 from headrace_ssa.orbits import MU
 
 TRIES = 16
-"""Objects drawn for each place in a game: the first whose orbit crosses the satellite's height is
-taken, or else the one that comes nearest, raised or lowered to it."""
-_LEAST_ANGLE = np.radians(20.0)  # between the tracks, as of other objects
+"""Candidates drawn per encounter: the first one whose orbit crosses the satellite's altitude is
+used. Without one, the nearest orbit is raised or lowered to that altitude."""
+_LEAST_ANGLE = np.radians(20.0)  # between the tracks, as for objects without a catalogue
 _COS_LEAST_ANGLE = np.cos(_LEAST_ANGLE)
-_MARGIN = 1e-6  # rad, so that rounding doesn't take a tilted orbit below the least angle
+_MARGIN = 1e-6  # rad, so that rounding doesn't bring a tilted orbit below the least angle
 
 
 def draws(n: int) -> int:
-    """How many uniform numbers ``n`` meetings take."""
+    """Return the number of uniform random numbers that ``n`` encounters need."""
     return n * (TRIES + 3)
 
 
 def velocities(
     catalogue: Catalogue, r: np.ndarray, v: np.ndarray, uniform: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw an object, a moment and the signs for each meeting.
+    """Draw an object, a time and the signs for each encounter.
 
-    An object whose track nowhere crosses the satellite's at 20 degrees or more, as of two orbits
-    over the poles, is tilted by as little as lets it.
+    Two tracks may never cross at 20 degrees or more, for instance those of two polar orbits. The
+    object's orbit is then tilted as little as possible so that they do.
 
     Args:
-        r, v: ``[B, S, 3]`` the satellite's states at the moments to choose from, which are a
-            revolution or more: near the equator every object can be met.
-        uniform: ``[B, N, TRIES + 3]``.
+        r, v: ``[B, S, 3]`` states of the satellite at the candidate times. They must cover at least
+            a revolution: every object can be met near the equator.
+        uniform: ``[B, N, TRIES + 3]`` uniform random numbers.
 
     Returns:
-        The moments ``[B, N]`` int, sorted, and velocities there ``[B, N, 3]`` m/s.
+        Indices of the times ``[B, N]`` int, sorted, and velocities then ``[B, N, 3]`` m/s.
     """
     which = (uniform[..., :TRIES] * len(catalogue.a)).astype(np.int64)
-    a, e, inc = _taken(catalogue, np.linalg.norm(r, axis=-1).mean(axis=1), which)
+    a, e, inc = _choose(catalogue, np.linalg.norm(r, axis=-1).mean(axis=1), which)
     sign = np.array([1.0, -1.0])
     flat = _allowed(r[:, None], v[:, None], inc, sign)
     rows, objects = np.nonzero(~flat.any(axis=-1))
@@ -50,8 +50,8 @@ def velocities(
         inc[rows, objects] = _tilted(r[rows], v[rows], inc[rows, objects])
         flat[rows, objects] = _allowed(r[rows], v[rows], inc[rows, objects], sign)
     count = flat.sum(axis=-1)
-    wanted = (uniform[..., TRIES] * count).astype(np.int64)
-    chosen = (flat.cumsum(axis=-1) == wanted[..., None] + 1).argmax(axis=-1)
+    rank = (uniform[..., TRIES] * count).astype(np.int64)
+    chosen = (flat.cumsum(axis=-1) == rank[..., None] + 1).argmax(axis=-1)
     order = np.argsort(chosen // 2, axis=1, kind="stable")
     a, e, inc, chosen, climbs = (
         np.take_along_axis(x, order, axis=1) for x in (a, e, inc, chosen, uniform[..., -1])
@@ -61,8 +61,8 @@ def velocities(
     return moment, _velocity(place, a, e, inc, side, np.where(climbs < 0.5, 1.0, -1.0))
 
 
-def _taken(catalogue: Catalogue, radius: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Semi-major axis, eccentricity and inclination ``[B, N]`` of those that are taken."""
+def _choose(catalogue: Catalogue, radius: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return semi-major axis, eccentricity and inclination ``[B, N]`` of the used candidates."""
     a, e = catalogue.a[which], catalogue.e[which]
     away = np.maximum(np.abs(radius[:, None, None] - a) - a * e, 0.0)
     best = away.argmin(axis=-1)[..., None]
@@ -71,10 +71,10 @@ def _taken(catalogue: Catalogue, radius: np.ndarray, which: np.ndarray) -> tuple
 
 
 def _level(r: np.ndarray, inc: np.ndarray, side: np.ndarray) -> np.ndarray:
-    """Level unit vectors ``[..., 3]`` along an orbit of this inclination; NaN where it isn't.
+    """Return the horizontal direction ``[..., 3]`` of an orbit at ``r``; NaN if out of reach.
 
     Args:
-        r: ``[..., 3]``. side: 1 northwards, -1 southwards.
+        r: ``[..., 3]`` m. side: 1 northwards, -1 southwards.
     """
     up = r / np.linalg.norm(r, axis=-1, keepdims=True)
     cos_lat = np.hypot(up[..., 0], up[..., 1])
@@ -88,18 +88,18 @@ def _level(r: np.ndarray, inc: np.ndarray, side: np.ndarray) -> np.ndarray:
 
 
 def _allowed(r: np.ndarray, v: np.ndarray, inc: np.ndarray, sign: np.ndarray) -> np.ndarray:
-    """Which moments and signs make both tracks cross at a large enough angle, ``[..., 2 S]`` bool.
+    """Return which times and signs give a large enough crossing angle, ``[..., 2 S]`` bool.
 
     Args:
         r, v: ``[..., S, 3]``. inc: ``[...]``. sign: ``[2]``.
     """
     cosine = _heading_cosine(r, v, inc[..., None, None], sign)
-    allowed = np.abs(cosine) <= _COS_LEAST_ANGLE  # NaN, where the orbit doesn't reach, isn't
+    allowed = np.abs(cosine) <= _COS_LEAST_ANGLE  # False for NaN: out of reach
     return allowed.reshape(*inc.shape, -1)
 
 
 def _tilted(r: np.ndarray, v: np.ndarray, inc: np.ndarray) -> np.ndarray:
-    """The inclinations ``[K]`` nearest to ``inc`` that cross the satellite's track at 20 degrees.
+    """Return the inclinations ``[K]`` nearest to ``inc`` with a crossing angle of 20 degrees.
 
     Args:
         r, v: ``[K, S, 3]``. inc: ``[K]`` rad.
@@ -110,14 +110,14 @@ def _tilted(r: np.ndarray, v: np.ndarray, inc: np.ndarray) -> np.ndarray:
     angle = _LEAST_ANGLE + _MARGIN
     turn = np.array([angle, np.pi - angle, np.pi + angle, -angle])[:, None]
     way = np.cos(turn) * along[..., None, :] + np.sin(turn) * across[..., None, :]  # [K, S, 4, 3]
-    found = np.arccos(np.clip(orbits.cross(up[..., None, :], way)[..., 2], -1.0, 1.0))
-    found = found.reshape(len(inc), -1)
-    best = np.abs(found - inc[:, None]).argmin(axis=1)
-    return found[np.arange(len(inc)), best]
+    candidates = np.arccos(np.clip(orbits.cross(up[..., None, :], way)[..., 2], -1.0, 1.0))
+    candidates = candidates.reshape(len(inc), -1)
+    best = np.abs(candidates - inc[:, None]).argmin(axis=1)
+    return candidates[np.arange(len(inc)), best]
 
 
 def _heading_cosine(r: np.ndarray, v: np.ndarray, inc: np.ndarray, sign: np.ndarray) -> np.ndarray:
-    """Cosine of the angle between both tracks, for either sign, ``[..., S, 2]``."""
+    """Return the cosine of the angle between both tracks, for either sign, ``[..., S, 2]``."""
     way = _level(r[..., None, :], inc, sign)
     along = orbits.frame(r, v)[..., 1, :]
     return (way * along[..., None, :]).sum(axis=-1)
@@ -131,7 +131,7 @@ def _velocity(
     side: np.ndarray,
     climbs: np.ndarray,
 ) -> np.ndarray:
-    """At ``r`` ``[B, N, 3]``, on the ellipse or one that is raised or lowered to it."""
+    """Return the velocity at ``r`` ``[B, N, 3]`` on the ellipse, raised or lowered to reach it."""
     radius = np.linalg.norm(r, axis=-1)
     half = a * (1.0 - e * e)
     cosine = np.clip((half / radius - 1.0) / np.maximum(e, 1e-12), -1.0, 1.0)

@@ -1,13 +1,12 @@
-"""Near-circular orbits around the Earth: two-body motion and J2, on whole arrays.
+"""Propagates near-circular Earth orbits with two-body motion and J2, vectorised over arrays.
 
-Mean elements move at the constant secular rates of J2; the periodic part of J2 within a revolution
-is added to the position and the velocity. Both are of first order in J2, as in Brouwer's theory;
-the periodic terms are those for near-circular orbits in Hoots and Roehrich, Spacetrack Report No. 3
-(1980). Left out are higher harmonics, drag, Sun and Moon. Lengths are in metres, times in seconds,
-angles in radians; the frame is inertial, with z along the Earth's axis.
+Mean elements move at the constant secular rates of J2. The periodic part of J2 within a revolution
+is added to position and velocity. Both are of first order in J2, as in Brouwer's theory. The
+periodic terms are those for near-circular orbits in Hoots and Roehrich, Spacetrack Report No. 3
+(1980). The model omits higher harmonics, drag, Sun and Moon. Lengths are in metres, times in
+seconds, angles in radians; the frame is inertial, with z along the Earth's axis.
 
-Every function takes arrays of any common shape, and what it does to one orbit doesn't depend on the
-others.
+Every function takes arrays of any common shape and treats each orbit independently.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ EARTH_RADIUS = 6_378_137.0  # m, at the equator
 EARTH_RATE = 7.292115e-5  # rad/s
 J2 = 1.08262668e-3
 _HALF_J2 = 0.5 * J2 * EARTH_RADIUS**2  # m^2
-_INVERSION_STEPS = 2  # each leaves a few thousandths of the error before
+_INVERSION_STEPS = 2  # each reduces the error to a few thousandths
 
 
 class Elements(NamedTuple):
-    """Mean elements at time 0; eccentricity as a vector, so that a circle is nothing special."""
+    """Mean elements at time 0, with a vector of eccentricity to avoid a singularity at circles."""
 
     a: np.ndarray  # semi-major axis, m
     ex: np.ndarray  # e cos(argument of perigee)
@@ -44,7 +43,7 @@ class Drifts(NamedTuple):
 
 
 def drifts(elements: Elements) -> Drifts:
-    """The secular rates that two-body motion and J2 give."""
+    """Return the secular rates from two-body motion and J2."""
     a, ex, ey, inc, *_ = elements
     root = np.sqrt(1.0 - ex * ex - ey * ey)
     n = np.sqrt(MU / a) / a
@@ -55,7 +54,7 @@ def drifts(elements: Elements) -> Drifts:
 
 
 def moved(elements: Elements, moving: Drifts, seconds: np.ndarray | float) -> Elements:
-    """The mean elements ``seconds`` later (or earlier)."""
+    """Return the mean elements ``seconds`` later (or earlier, if negative)."""
     turn = moving.perigee * seconds
     cos, sin = np.cos(turn), np.sin(turn)
     return elements._replace(
@@ -67,7 +66,7 @@ def moved(elements: Elements, moving: Drifts, seconds: np.ndarray | float) -> El
 
 
 def position(mean: Elements) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``x, y, z`` at the time that the elements are of."""
+    """Return ``x, y, z`` at the time of the elements."""
     cos_u, sin_u, cos_tilt, sin_tilt, radius, node = _bent(mean, _ellipse(mean))
     cos_node, sin_node, level = np.cos(node), np.sin(node), sin_u * cos_tilt
     return (
@@ -78,7 +77,7 @@ def position(mean: Elements) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def state(mean: Elements) -> tuple[np.ndarray, np.ndarray]:
-    """Position and velocity ``[..., 3]`` at the time that the elements are of."""
+    """Return position and velocity ``[..., 3]`` at the time of the elements."""
     ellipse = _ellipse(mean)
     cos_u, sin_u, cos_tilt, sin_tilt, radius, node = _bent(mean, ellipse)
     climb, sweep = _speeds(mean, ellipse)
@@ -94,7 +93,7 @@ def state(mean: Elements) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Ellipse(NamedTuple):
-    """A place on the mean ellipse."""
+    """Position on the mean ellipse."""
 
     cos_u: np.ndarray  # of the argument of latitude
     sin_u: np.ndarray
@@ -106,7 +105,7 @@ class _Ellipse(NamedTuple):
 def _ellipse(mean: Elements) -> _Ellipse:
     """Solve Kepler's equation: a first-order solution, then a step of Newton's method.
 
-    What is left is of the order of e⁵, below 1e-10 rad for e up to 0.01.
+    The error is of the order of e⁵, below 1e-10 rad for e up to 0.01.
     """
     _, ex, ey, _, _, lon = mean
     anomaly = lon + ex * np.sin(lon) - ey * np.cos(lon)  # the eccentric argument of latitude
@@ -122,14 +121,14 @@ def _ellipse(mean: Elements) -> _Ellipse:
 
 
 def _turned(cos: np.ndarray, sin: np.ndarray, angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of a sum whose second angle is small: exact to its third power."""
+    """Return cosine and sine of a sum whose second angle is small, exact to its third power."""
     cos_a = 1.0 - 0.5 * angle * angle
     sin_a = angle * (1.0 - angle * angle / 6.0)
     return cos * cos_a - sin * sin_a, sin * cos_a + cos * sin_a
 
 
 def _bent(mean: Elements, at: _Ellipse) -> tuple[np.ndarray, ...]:
-    """Cosine and sine of argument of latitude and of inclination, radius, node: all with J2."""
+    """Return cosine and sine of argument of latitude and inclination, radius and node, with J2."""
     small = _HALF_J2 / (mean.a * at.root * at.root)  # m
     tiny = small / (mean.a * at.root * at.root)
     cos_i, sin_i = np.cos(mean.inc), np.sin(mean.inc)
@@ -145,7 +144,7 @@ def _bent(mean: Elements, at: _Ellipse) -> tuple[np.ndarray, ...]:
 
 
 def _speeds(mean: Elements, at: _Ellipse) -> tuple[np.ndarray, np.ndarray]:
-    """Radial and transverse speed, m/s, with J2."""
+    """Return radial and transverse speed, m/s, with J2."""
     speed = np.sqrt(MU / mean.a)
     bent = speed * _HALF_J2 / (mean.a * at.root) ** 2
     c2 = np.cos(mean.inc) ** 2
@@ -157,13 +156,13 @@ def _speeds(mean: Elements, at: _Ellipse) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The vector product along the last axis; NumPy's own takes twice as long on small arrays."""
+    """Return the cross product along the last axis; ``np.cross`` takes twice as long if small."""
     (ax, ay, az), (bx, by, bz) = (np.moveaxis(v, -1, 0) for v in (a, b))
     return np.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], axis=-1)
 
 
 def frame(r: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Unit vectors ``[..., 3 (radial, along the track, across it), 3]`` at a state."""
+    """Return unit vectors ``[..., 3 (radial, along the track, across it), 3]`` at a state."""
     radial = r / np.linalg.norm(r, axis=-1, keepdims=True)
     across = cross(r, v)
     across /= np.linalg.norm(across, axis=-1, keepdims=True)
@@ -171,23 +170,23 @@ def frame(r: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def mean_elements(r: np.ndarray, v: np.ndarray) -> Elements:
-    """The mean elements whose :func:`state` is ``r, v`` ``[..., 3]``, to about a decimetre.
+    """Return the mean elements whose :func:`state` is ``r, v`` ``[..., 3]``, to about a decimetre.
 
-    The Kepler orbit of a state differs from them by the periodic part of J2, which is found by
-    repeating: take the difference between the Kepler orbits of what is wanted and of what the
-    elements so far give, and add it.
+    The Kepler orbit of a state differs from the mean elements by the periodic part of J2. A
+    fixed-point iteration removes it: each step adds the difference between the Kepler orbits of
+    the target state and of the current elements.
     """
-    mean = wanted = kepler_elements(r, v)
+    mean = target = kepler_elements(r, v)
     for _ in range(_INVERSION_STEPS):
-        found = kepler_elements(*state(mean))
-        change = [w - f for w, f in zip(wanted, found, strict=True)]
+        current = kepler_elements(*state(mean))
+        change = [t - c for t, c in zip(target, current, strict=True)]
         change[4:] = [np.remainder(x + np.pi, 2 * np.pi) - np.pi for x in change[4:]]
         mean = Elements(*(m + c for m, c in zip(mean, change, strict=True)))
     return mean
 
 
 def kepler_elements(r: np.ndarray, v: np.ndarray) -> Elements:
-    """The elements of the two-body orbit through ``r, v`` ``[..., 3]``, not in the equator."""
+    """Return elements of the two-body orbit through ``r, v`` ``[..., 3]``, not equatorial."""
     radius = np.linalg.norm(r, axis=-1)
     v2 = np.sum(v * v, axis=-1)
     a = 1.0 / (2.0 / radius - v2 / MU)
@@ -208,12 +207,12 @@ def kepler_elements(r: np.ndarray, v: np.ndarray) -> Elements:
 
 
 def displacement(n: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How far a burn of 1 m/s along the track has moved a satellite: radially, and ahead, m.
+    """Return the displacement by a burn of 1 m/s along the track: radially, and ahead, m.
 
     From the Clohessy-Wiltshire equations (1960), for a circular orbit.
 
     Args:
-        n: mean motion, rad/s. seconds: since the burn.
+        n: mean motion, rad/s. seconds: time since the burn.
     """
     angle = n * seconds
     return 2.0 / n * (1.0 - np.cos(angle)), (4.0 * np.sin(angle) - 3.0 * angle) / n
@@ -222,10 +221,10 @@ def displacement(n: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.nda
 def burn(
     elements: Elements, moving: Drifts, where: tuple, speed: np.ndarray, seconds: np.ndarray
 ) -> None:
-    """Change some orbits, in place, by burns along the track.
+    """Apply burns along the track to some orbits, in place.
 
     Args:
-        where: index of those that burn. speed: m/s, forwards. seconds: when, since time 0.
+        where: index of the burning satellites. speed: m/s, forwards. seconds: time of the burn.
     """
     before = Elements(*(x[where] for x in elements))
     now = moved(before, Drifts(*(x[where] for x in moving)), seconds)

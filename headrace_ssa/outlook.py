@@ -1,4 +1,4 @@
-"""What a player of SSAConjunction can know at a step: places, risks, and how they are shown."""
+"""Predicts positions and collision risks of SSAConjunction, and encodes them as observations."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace_ssa import orbits, risk, sensors, tracking
-from headrace_ssa.scene import OWN_M, Scene
+from headrace_ssa.scene import OWN_M, EpisodeState
 from headrace_ssa.tracking import STEP_S, Along
 
 RADIUS_M = 60.0
-"""Radius of the satellite and of an object together: a shorter miss is a collision."""
+"""Combined radius of the satellite and an object: a shorter miss is a collision."""
 BURN_MS = 0.03
 """Change of speed by one burn, m/s."""
-GLOBALS, FEATURES = 8, 8  # numbers in front of those of the objects; of each object
+GLOBALS, FEATURES = 8, 8  # features of the episode, which come first; features of each object
 SOON = 30
-"""Steps, an hour, within which the risk is also shown apart."""
-_FLOOR = 1e-8  # risks below are shown as this
+"""Steps (an hour in all) for which the observation also has a separate risk."""
+_FLOOR = 1e-8  # lower limit of risks in observations
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """Of each episode ``[B]`` and object ``[N]``, now and at the closest approach to come."""
+    """Predictions for each episode ``[B]`` and object ``[N]``, now and at the closest approach."""
 
     position: tuple[np.ndarray, np.ndarray, np.ndarray]  # [B, 1 + N] m, satellite first
-    togo: np.ndarray  # [B, N] int, steps to the closest approach; 0 or less: it is over
-    visible: np.ndarray  # [B, N] bool, a radar sees it, and it is still to come
-    known_m: np.ndarray  # [B, N] standard deviation along the track now
+    togo: np.ndarray  # [B, N] int, steps to the closest approach; 0 or less if it is over
+    visible: np.ndarray  # [B, N] bool, a radar sees the object before its closest approach
+    along_m: np.ndarray  # [B, N] standard deviation along the track now
     miss_m: np.ndarray  # [B, N] standard deviation of the miss, geometric mean of both axes
-    pushed: np.ndarray  # [2, B, N] m, how a burn forwards now moves the satellite in the planes
-    risks: np.ndarray  # [3, B, N] of a collision: as it is, after a burn forwards, backwards
-    listed: np.ndarray  # [B, N] int, numbers of the objects, the greatest risk first
+    pushed: np.ndarray  # [2, B, N] m, move of the satellite in the planes by a burn forwards now
+    risks: np.ndarray  # [3, B, N] of a collision: no burn, a burn forwards, backwards
+    listed: np.ndarray  # [B, N] int, indices of the objects, the greatest risk first
 
     @property
     def coming(self) -> np.ndarray:
-        """``[B, N]`` bool, whether the closest approach is still to come."""
+        """Return whether the closest approach is still ahead, ``[B, N]`` bool."""
         return self.togo > 0
 
 
-def look_ahead(at: Scene, time: np.ndarray, shift: np.ndarray) -> Outlook:
-    """Propagate every object; who is visible, and how risky each closest approach is.
+def look_ahead(at: EpisodeState, time: np.ndarray, shift: np.ndarray) -> Outlook:
+    """Propagate every object and compute visibility and the risk of each closest approach.
 
     Args:
         time: ``[B]`` steps of the episodes so far.
-        shift: ``[B, N, 2]`` m, of the miss, by burns so far.
+        shift: ``[B, N, 2]`` m, change of the miss by burns so far.
     """
     now = time[:, None]
     x, y, z = orbits.position(orbits.moved(at.elements, at.drifts, STEP_S * now))
     earth = at.earth_angle + orbits.EARTH_RATE * STEP_S * now
     togo = at.tca - now
     coming = togo > 0
-    known = tracking.predicted(at.track, now - at.seen)
-    mean, variance = _miss(at, tracking.predicted(known, np.maximum(togo, 0)), shift)
+    track = tracking.predicted(at.track, now - at.seen)
+    mean, variance = _miss(at, tracking.predicted(track, np.maximum(togo, 0)), shift)
     n = np.sqrt(orbits.MU / at.elements.a[:, :1] ** 3)
     radial, along = orbits.displacement(n, STEP_S * togo)
     pushed = BURN_MS * np.stack(
@@ -64,7 +64,7 @@ def look_ahead(at: Scene, time: np.ndarray, shift: np.ndarray) -> Outlook:
         position=(x, y, z),
         togo=togo,
         visible=sensors.visible(x[:, 1:], y[:, 1:], z[:, 1:], earth) & coming,
-        known_m=np.sqrt(known.var),
+        along_m=np.sqrt(track.var),
         miss_m=(variance[0] * variance[2] - variance[1] ** 2) ** 0.25,
         pushed=pushed,
         risks=risks,
@@ -73,12 +73,12 @@ def look_ahead(at: Scene, time: np.ndarray, shift: np.ndarray) -> Outlook:
 
 
 def _miss(
-    at: Scene, then: Along, shift: np.ndarray
+    at: EpisodeState, then: Along, shift: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Mean ``[2, B, N]`` and variance (xx, xy, yy) of the misses in the encounter planes.
+    """Return mean ``[2, B, N]`` and variance (xx, xy, yy) of the misses in the encounter planes.
 
     Args:
-        then: what is known along the track at the closest approaches.
+        then: estimates along the track at the closest approaches.
     """
     means = (at.side[:, 0], then.mean, at.side[:, 1])
     variances = (at.side_var[:, 0], then.var, at.side_var[:, 1])
@@ -101,11 +101,11 @@ def _miss(
 def observe(
     outlook: Outlook, left: np.ndarray, burns: np.ndarray, alarms: np.ndarray, horizon: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The observations ``[B, 8 + 8 N]`` float32, and which actions are allowed ``[B, N + 3]`` bool.
+    """Return observations ``[B, 8 + 8 N]`` float32 and action masks ``[B, N + 3]`` bool.
 
     Args:
-        left, burns: ``[B]`` shares of time and burns that are left.
-        alarms: ``[B, N]`` burns for the sake of each object, as shares.
+        left, burns: ``[B]`` shares of time and burns left.
+        alarms: ``[B, N]`` burns because of each object, as shares.
         horizon: steps of an episode.
     """
     at, num_envs = outlook, len(left)
@@ -115,7 +115,7 @@ def observe(
             at.togo / horizon,
             at.visible,
             *(1.0 + np.log10(np.maximum(at.risks, _FLOOR)) / 8.0),
-            0.25 * np.log10(1.0 + at.known_m),
+            0.25 * np.log10(1.0 + at.along_m),
             0.25 * np.log10(1.0 + at.miss_m),
             alarms,
         ],

@@ -1,4 +1,4 @@
-"""A picture of one SSAConjunction episode: where everything is, and what comes next."""
+"""Renders an SSAConjunction episode: a map, and the risks of the closest approaches."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _LOWEST = 1e-8
 
 
 def frame(outlook: Outlook, row: int, title: str, turned: float, limit: float) -> np.ndarray:
-    """The scene of episode ``row`` as an image ``[320, 800, 3]`` uint8.
+    """Return an image ``[320, 800, 3]`` uint8 of episode ``row``.
 
-    Left, a map: radars, objects that are still to come (filled: a radar sees them), the satellite.
-    Right: time to each closest approach, and the probability of collision.
+    Left: a map of radars, the satellite, and objects before their closest approach (filled if a
+    radar sees them). Right: the time to each closest approach and the probability of collision.
 
     Args:
-        title: of the map. turned: how far the Earth has, rad. limit: of the times, hours.
+        title: title of the map. turned: rotation angle of the Earth, rad. limit: longest time, h.
     """
     with needs("render_mode='rgb_array'", "plots"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure  # takes a second, hence here
+        from matplotlib.figure import Figure  # slow to import (about 1 s)
 
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)
@@ -43,6 +43,7 @@ def frame(outlook: Outlook, row: int, title: str, turned: float, limit: float) -
 
 
 def _draw_map(panel: Axes, outlook: Outlook, row: int, turned: float) -> None:
+    """Draw radars, objects and the satellite on a map."""
     x, y, z = (values[row] for values in outlook.position)
     lon = np.degrees(np.remainder(np.arctan2(y, x) - turned + np.pi, 2.0 * np.pi) - np.pi)
     lat = np.degrees(np.arctan2(z, np.hypot(x, y)))
@@ -61,6 +62,7 @@ def _draw_map(panel: Axes, outlook: Outlook, row: int, turned: float) -> None:
 
 
 def _draw_risks(panel: Axes, outlook: Outlook, row: int, limit: float) -> None:
+    """Draw the collision probabilities against the times to the closest approaches."""
     coming = outlook.coming[row]
     hours = STEP_S / 3600.0 * outlook.togo[row]
     risks = np.maximum(outlook.risks[0, row], _LOWEST)

@@ -1,4 +1,4 @@
-"""Radars on the ground, and which objects they can see."""
+"""Ground radars: their sites, and the visibility of objects."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ SITES_DEG = (
     (-21.0, 55.0),
     (-33.0, 149.0),
 )
-"""Latitude and longitude; the Earth is a sphere here."""
+"""Latitude and longitude on a spherical Earth."""
 MIN_ELEVATION_DEG = 10.0
-"""A radar's field of regard is a cone about the zenith, down to this elevation …"""
+"""Minimum elevation of a radar's field of regard, which is a cone around the zenith."""
 MAX_RANGE_M = 2_500_000.0
-"""… and out to this range."""
+"""Maximum range of a radar."""
 
 
 def site_directions() -> np.ndarray:
-    """Unit vectors ``[S, 3]`` from the Earth's centre to the sites, turning with the Earth."""
+    """Return unit vectors ``[S, 3]`` from the Earth's centre to the sites, in its own frame."""
     lat, lon = np.radians(np.array(SITES_DEG)).T
     return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
 
 
 def visible(x: np.ndarray, y: np.ndarray, z: np.ndarray, earth_angle: np.ndarray) -> np.ndarray:
-    """Whether some site sees each object, bool.
+    """Return whether at least one site sees each object, bool.
 
     Args:
-        x, y, z: in the inertial frame, m, of one shape.
-        earth_angle: how far the Earth has turned, rad, broadcast against them.
+        x, y, z: positions in the inertial frame, m, of one shape.
+        earth_angle: rotation angle of the Earth, rad, broadcast against them.
     """
     cos, sin = np.cos(earth_angle), np.sin(earth_angle)
     x, y = x * cos + y * sin, y * cos - x * sin
     away2 = x * x + y * y + z * z + EARTH_RADIUS**2
-    # A range below `far` at an elevation above the least: both are bounds on the part of the
-    # position that points to the site, so no square root is taken.
+    # Both range and elevation are bounds on the position's component towards the site, so no
+    # square root is needed.
     seen = np.zeros(x.shape, bool)
     lowest2 = np.sin(np.radians(MIN_ELEVATION_DEG)) ** 2
     for sx, sy, sz in site_directions():

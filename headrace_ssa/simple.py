@@ -1,7 +1,8 @@
-"""A small game of satellite scheduling: which of five satellites to observe next.
+"""SimpleSatellite: a small scheduling environment that chooses one of five satellites to observe.
 
-A satellite is worth most while its last observation is fresh, so the best play is to observe the
-one of highest priority at every step, and :func:`optimal_return` says exactly what that brings.
+The reward of a satellite is greatest right after its last observation. The optimal policy
+therefore observes the satellite of highest priority at every step; :func:`optimal_return` computes
+its exact return.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ SUCCESS_PROBABILITY = 0.8
 REWARD_SCALE = 10.0
 FAILURE_REWARD = -0.5
 MIN_PRIORITY, MAX_PRIORITY = 0.1, 1.0
-_NUM_DRAWS = NUM_SATELLITES + EPISODE_STEPS  # of an episode: priorities first, then luck
+_NUM_DRAWS = NUM_SATELLITES + EPISODE_STEPS  # per episode: priorities first, then success
 _OBSERVATION_SPACE = (0.0, 1.0, (1 + 2 * NUM_SATELLITES,), np.float32)
 
 
 def optimal_return(priorities: Any, num_steps: int = EPISODE_STEPS) -> Any:
-    """The greatest expected return, by observing the satellite of highest priority at every step.
+    """Return the greatest expected return, reached by always observing the highest priority.
 
-    Its staleness is then 0 before each step, and no other observation can be worth more than the
-    highest priority at staleness 0. So it is ``num_steps * (0.8 * 10 * max - 0.2 * 0.5)``.
+    The staleness of that satellite is 0 before each step, and no reward exceeds that of the highest
+    priority at staleness 0. The return is ``num_steps * (0.8 * 10 * max - 0.2 * 0.5)``.
 
     Args:
         priorities: ``[..., satellites]``, in [0, 1].
@@ -45,14 +46,14 @@ def optimal_return(priorities: Any, num_steps: int = EPISODE_STEPS) -> Any:
 
 
 class SimpleSatelliteEnv(gymnasium.Env):
-    """Observe one of 5 satellites at each of 20 steps.
+    """Environment that observes one of 5 satellites at each of 20 steps.
 
-    The observation is float32 ``[11]`` in [0, 1]: the share of time that remains (1 at the start,
-    0 at the end), the staleness of each satellite over 20, and the priority of each, which is
-    drawn uniformly from [0.1, 1] at the reset. Action 0 to 4 observes that satellite, and succeeds
-    with probability 0.8. The reward is ``10 * priority / (1 + staleness)`` with the staleness
-    before the step, or -0.5 if the observation fails. Then the staleness of the chosen satellite
-    is 0, whether it succeeded or not, and that of all others 1 more. Episodes terminate after 20
+    The observation is float32 ``[11]`` in [0, 1]: the share of time left (1 at the start, 0 at the
+    end), the staleness of each satellite over 20, and the priority of each, which is drawn
+    uniformly from [0.1, 1] at reset. Actions 0 to 4 observe that satellite and succeed with
+    probability 0.8. The reward is ``10 * priority / (1 + staleness)`` with the staleness before the
+    step, or -0.5 if the observation fails. Afterwards the staleness of the chosen satellite is 0,
+    whether it succeeded or not, and that of all others increases by 1. Episodes terminate after 20
     steps and are never truncated.
 
     All randomness of an episode comes from one draw of 25 numbers at its reset: the 5 priorities,
@@ -64,7 +65,7 @@ class SimpleSatelliteEnv(gymnasium.Env):
     def __init__(self) -> None:
         self.observation_space = Box(*_OBSERVATION_SPACE)
         self.action_space = Discrete(NUM_SATELLITES)
-        self._steps = EPISODE_STEPS  # nothing to step before the first reset
+        self._steps = EPISODE_STEPS  # so that step() raises before the first reset
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -79,7 +80,7 @@ class SimpleSatelliteEnv(gymnasium.Env):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Observe satellite ``action``.
+        """Observe one satellite.
 
         Raises:
             ValueError: the action isn't a whole number from 0 to 4.
@@ -103,10 +104,10 @@ class SimpleSatelliteEnv(gymnasium.Env):
 
 
 class SimpleSatelliteVectorEnv(VectorEnv):
-    """:class:`SimpleSatelliteEnv`, natively vectorised, in NEXT_STEP autoreset.
+    """Natively vectorised :class:`SimpleSatelliteEnv`, with NEXT_STEP autoreset.
 
-    Environment ``i`` has a generator of its own, so it plays what a single environment with its
-    seed plays, bit for bit, whatever the others do. All episodes begin and end together.
+    Each environment has its own generator, so its episodes are bit-for-bit those of a single
+    environment with the same seed. All episodes begin and end together.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -130,20 +131,20 @@ class SimpleSatelliteVectorEnv(VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode everywhere; seeds, and errors, as in :func:`generators`."""
+        """Begin an episode in each environment; seeds and errors as in :func:`generators`."""
         self._rngs = generators(self._rngs, seed, self.num_envs)
         return self._begin(), {}
 
     def step(
         self, actions: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Observe a satellite in every environment; after an end, begin the next episode instead.
+        """Observe a satellite in each environment, or begin the next episodes after an end.
 
         Args:
-            actions: ``[num_envs]``, whole numbers; not read in the step that begins an episode.
+            actions: ``[num_envs]`` integers; ignored in the reset step.
 
         Raises:
-            ValueError: there are not as many actions as environments, or one isn't from 0 to 4.
+            ValueError: the number of actions is wrong, or an action isn't from 0 to 4.
             RuntimeError: ``reset`` was never called.
         """
         if not self._rngs:
@@ -164,8 +165,10 @@ class SimpleSatelliteVectorEnv(VectorEnv):
     def _begin(self) -> np.ndarray:
         for rng, row in zip(self._rngs, self._draws, strict=True):
             rng.random(out=row)
-        first, luck = self._draws[:, :NUM_SATELLITES], self._draws[:, NUM_SATELLITES:]
-        self._obs[:, 1 + NUM_SATELLITES :] = MIN_PRIORITY + (MAX_PRIORITY - MIN_PRIORITY) * first
+        priorities, luck = self._draws[:, :NUM_SATELLITES], self._draws[:, NUM_SATELLITES:]
+        self._obs[:, 1 + NUM_SATELLITES :] = (
+            MIN_PRIORITY + (MAX_PRIORITY - MIN_PRIORITY) * priorities
+        )
         self._worth = REWARD_SCALE * self._obs[:, 1 + NUM_SATELLITES :].astype(np.float64)
         self._success = luck < SUCCESS_PROBABILITY
         self._staleness[:] = 0.0

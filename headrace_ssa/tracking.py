@@ -1,12 +1,12 @@
-"""What is known of an object's position: it fades between observations and sharpens with them.
+"""Kalman filter of an object's position: prediction between observations, and updates.
 
-The error is told in the object's own frame: radial, along the track, across it. Along the track it
-grows: an error of the mean motion moves the object ahead or back at a steady rate, and forces that
-no model has (most of all drag) change that rate at random. So position and rate along the track are
-a Kalman filter's two states, driven by a white acceleration that is constant within a step
+Errors are in the object's own frame: radial, along the track, across it. The error along the track
+grows: an error of the mean motion moves the object ahead or back at a steady rate, and unmodelled
+forces (mostly drag) change that rate at random. Position and rate along the track are therefore the
+two states of a Kalman filter, driven by a white acceleration that is constant within a step
 (Bar-Shalom, Li and Kirubarajan, Estimation with Applications to Tracking and Navigation, 2001,
-section 6.3.2). That only the track grows is the secular part of the Clohessy-Wiltshire equations
-(1960); the errors in the two other directions oscillate and are taken as constant.
+section 6.3.2). In the Clohessy-Wiltshire equations (1960) only the along-track error has a secular
+part; the errors in the two other directions oscillate and are modelled as constant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Along(NamedTuple):
 
 
 def predicted(track: Along, steps: np.ndarray) -> Along:
-    """The track ``steps`` (0 or more) later."""
+    """Predict the track ``steps`` (0 or more) ahead."""
     seconds = STEP_S * steps
     noise = ACCELERATION**2 * steps
     return Along(
@@ -46,7 +46,7 @@ def predicted(track: Along, steps: np.ndarray) -> Along:
 
 
 def observed(track: Along, measured: np.ndarray) -> Along:
-    """The track, given a measured position along the track with a deviation of ``SENSOR_M``."""
+    """Update the track with a measured position of standard deviation ``SENSOR_M``."""
     total = track.var + SENSOR_M**2
     gain, gain_rate = track.var / total, track.cov / total
     news = measured - track.mean
@@ -62,13 +62,13 @@ def observed(track: Along, measured: np.ndarray) -> Along:
 def combined(
     mean: np.ndarray, var: np.ndarray, measured: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of a constant, given one more measurement of it."""
+    """Update mean and variance of a constant with a measurement."""
     gain = var / (var + SENSOR_M**2)
     return mean + gain * (measured - mean), var - gain * var
 
 
 def true_path(start: np.ndarray, rate: np.ndarray, acceleration: np.ndarray) -> np.ndarray:
-    """Positions ``[..., T + 1, N]`` along the track under accelerations ``[..., T, N]``.
+    """Return positions ``[..., T + 1, N]`` along the track under accelerations ``[..., T, N]``.
 
     Args:
         start, rate: ``[..., N]``, m and m/s at step 0. acceleration: m/s², constant in each step.

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "headrace"
+REPOSITORY = Path(__file__).parents[1]
+ROOT = REPOSITORY / "headrace"
 PACKAGES = (
     "actors", "algos", "config", "distributed", "doctor", "evaluating", "games", "integrations",
     "jobs", "launch", "learner", "nn", "ops", "processes", "ray", "recipes", "reporting", "rundir",
@@ -36,7 +37,8 @@ DIALECT = [
 ]
 PATTERN = re.compile("|".join(DIALECT), re.IGNORECASE)
 FRAGMENT = re.compile("(Of|What|Whether|Who|Whose|How|Where|When)\\b")
-FILES = sorted([*ROOT.glob("*.py"), *(f for p in PACKAGES for f in (ROOT / p).rglob("*.py"))])
+FOLDERS = [*(ROOT / package for package in PACKAGES), REPOSITORY / "headrace_ssa"]
+FILES = sorted([*ROOT.glob("*.py"), *(f for folder in FOLDERS for f in folder.rglob("*.py"))])
 
 
 def dialect(source: str) -> list[str]:
@@ -60,7 +62,7 @@ def first_lines(source: str) -> Iterator[tuple[str, str]]:
                 yield getattr(node, "name", "module"), text.splitlines()[0]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(REPOSITORY)))
 def test_text_is_plain_english(file):
     source = file.read_text(encoding="utf-8")
     assert not dialect(source)

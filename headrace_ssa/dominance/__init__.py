@@ -1,4 +1,4 @@
-"""OrbitalDominance: a zero-sum game of two sides that watch each other on orbit."""
+"""OrbitalDominance: a two-player zero-sum game of mutual surveillance on orbit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["OrbitalDominanceVectorEnv", "parallel_env"]
 
 
 def parallel_env(**settings: Any) -> ParallelEnv:
-    """One game as PettingZoo's ParallelEnv.
+    """Return one game as a PettingZoo ``ParallelEnv``.
 
     Args:
         settings: ``n``, ``horizon``, ``seed``, ``render_mode`` and ``inclination`` of the vector
             environment.
 
     Raises:
-        ConfigError: PettingZoo isn't installed, or a setting is wrong.
+        ConfigError: PettingZoo isn't installed, or a setting is invalid.
     """
     with needs("parallel_env()", "games"):
         from headrace_ssa.dominance.parallel import OrbitalDominanceParallelEnv

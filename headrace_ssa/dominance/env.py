@@ -1,12 +1,12 @@
-"""OrbitalDominance: two sides near one another on orbit, each wants to see and not to be seen.
+"""OrbitalDominance: vector environment of a zero-sum game between two sides on orbit.
 
     draw a game ──► both sides' observations ──► an action each ──► burn | point | jam | hold
                               ▲                                              │
                               └── points ◄── measurements ◄── motion ◄───────┘
 
-A side has an asset and inspectors. It gets points for knowing where the other side's asset is and
-for inspecting it from near, and loses some for burns and for an asset that leaves its station.
-Rewards are what a side gains less what the other one gains.
+A side has an asset and inspectors. It gains points for a good track of the other side's asset and
+for inspecting it at close range. It loses points for burns and for an asset off its station. The
+reward of a side is its points less the other side's.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from headrace_ssa.dominance import motion, picture, play, rules, scene, view
 
 
 class OrbitalDominanceVectorEnv(VectorEnv):
-    """``num_envs / 2`` games of two columns each, in NEXT_STEP autoreset.
+    """Vector environment of ``num_envs / 2`` games, two columns each, with NEXT_STEP autoreset.
 
-    Columns 2 g and 2 g + 1 are blue and red of game g (``agents``), each sees it from its own side,
-    and both end together. A game plays as long as ``horizon`` steps of 120 s, or until satellites
-    of both sides collide; both are terminations.
+    Columns 2 g and 2 g + 1 are blue and red of game g (``agents``). Each observes the game from its
+    side, and both end together. A game lasts ``horizon`` steps of 120 s, or until satellites of
+    both sides collide; both are terminations.
 
-    **Actions**, ``1 + 7 n + n²``, one for the side: see :class:`rules.Actions`. What
-    ``info["action_mask"]`` (int8) forbids does nothing.
+    **Actions**, ``1 + 7 n + n²``, one per side and step: see :class:`rules.Actions`. An action that
+    ``info["action_mask"]`` (int8) forbids has no effect.
 
-    **Observation**, float32 in [-1, 1]: see :class:`view.Seen`.
+    **Observation**, float32 in [-1, 1]: see :class:`view.Observation`.
 
-    **Reward**: own points of the step less the other side's, so both sum to 0. Points: 1 for
+    **Reward**: the side's points of the step less the other side's, so both sum to 0. Points: 1 for
     custody of the other side's asset, 3 for each sensor that inspects it, -1 for an own asset off
-    its station, -0.2 for a burn, -50 for both sides for a collision: between them it cancels, and
-    what is left of it is the end of the game.
+    its station, -0.2 for a burn, -50 for both sides for a collision. The points of a collision
+    cancel in the reward; its only effect is the end of the game.
 
-    ``infos`` hold, for each column, ``points`` of the step, and whether or how often the side has
+    ``infos`` contain, for each column, the ``points`` of the step, and the flag or count of
     ``custody``, ``inspections``, ``burnt``, ``jammed`` and ``collided`` in it.
 
     Args:
-        num_envs: columns, two for each game.
-        n: satellites of a side, 2 or more: an asset, and the others inspect.
+        num_envs: number of columns, two per game.
+        n: satellites per side, 2 or more: an asset and inspectors.
         horizon: steps of a game, 1 or more; 96 are two revolutions.
-        inclination: of the reference orbit, degrees from 0 to 180: satellites move with J2,
-            averaged over a revolution. None: without.
-        seed: of the first reset where that gives none; game ``g`` takes ``seed + g``.
+        inclination: inclination of the reference orbit, degrees from 0 to 180, for motion with J2
+            averaged over a revolution. None: motion without J2.
+        seed: seed of the first reset if that has none; game ``g`` uses ``seed + g``.
 
     Raises:
-        ConfigError: num_envs is odd; n or horizon is too small, or no whole number; the inclination
-            isn't one.
+        ConfigError: num_envs is odd; n or horizon is too small or not a whole number; the
+            inclination is invalid.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -74,7 +74,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         inclination: float | None = None,
     ) -> None:
         rounded = near(num_envs, 2)
-        even = f"even, two columns for each game (nearest: {rounded + rounded % 2})"
+        even = f"even, with two columns per game (nearest: {rounded + rounded % 2})"
         valid = is_whole(num_envs) and num_envs > 0 and num_envs % 2 == 0
         require(valid, "num_envs", num_envs, even)
         check_counts(n=(n, 2), horizon=(horizon, 1))
@@ -93,14 +93,14 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a game everywhere.
+        """Begin all games.
 
         Args:
-            seed: game ``g`` takes ``seed + g``; or one for each column, of which a game takes that
-                of its first.
+            seed: game ``g`` uses ``seed + g``. Or a seed per column; a game uses that of its first
+                column.
 
         Raises:
-            ValueError: there are not as many seeds as columns.
+            ValueError: the number of seeds differs from the number of columns.
         """
         if seed is None and not self.rngs:
             seed = self._seed
@@ -114,18 +114,18 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         self._ended = np.zeros(games, bool)
         self._chosen = np.zeros((games, 2), np.int64)
         nothing = np.zeros((games, 2))
-        return self._seen(nothing, nothing.astype(int), nothing > 0, nothing > 0, self._ended)
+        return self._outputs(nothing, nothing.astype(int), nothing > 0, nothing > 0, self._ended)
 
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every game; a filler for those that ended with the previous one.
+        """Advance every game by a step, and reset those that ended with the previous one.
 
         Args:
-            actions: ``[num_envs]`` whole numbers.
+            actions: ``[num_envs]`` integers.
 
         Raises:
-            ValueError: there are not as many actions as columns, or one doesn't exist.
+            ValueError: the number of actions is wrong, or an action doesn't exist.
             RuntimeError: ``reset`` was never called.
         """
         if not self.rngs:
@@ -138,9 +138,9 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         fresh = None
         if fillers.any():
             rows = np.flatnonzero(fillers)
-            own = [self.rngs[row] for row in rows]
-            fresh = scene.draw(own, self.n, self.horizon, self._rates)
-            at.put(rows, fresh)  # moved with the others, and put once more
+            rngs = [self.rngs[row] for row in rows]
+            fresh = scene.draw(rngs, self.n, self.horizon, self._rates)
+            at.put(rows, fresh)  # moves with the other games, so it is put again below
         collided = play.move(at)
         inspections = play.sense(at, jamming)
         if fresh is not None:
@@ -152,12 +152,12 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         at.score += points
         self._ended = collided | (going & (at.time == self.horizon))
         ended = np.repeat(self._ended, 2)
-        obs, infos = self._seen(points, inspections, burnt, np.any(jamming, axis=2), collided)
+        obs, infos = self._outputs(points, inspections, burnt, np.any(jamming, axis=2), collided)
         reward = (points - points[:, ::-1]).reshape(-1)
         return obs, reward, ended, np.zeros_like(ended), infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:  # type: ignore[override]
-        """Each game, twice, ``[400, 800, 3]`` uint8; None without a render mode."""
+        """Return an image per column, ``[400, 800, 3]`` uint8; None without a render mode."""
         if self.render_mode is None:
             return None
         if not self.rngs:
@@ -170,7 +170,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
     def _points(
         self, burnt: np.ndarray, inspections: np.ndarray, collided: np.ndarray
     ) -> np.ndarray:
-        """Points of the step, ``[G, 2]``."""
+        """Return the points of the step, ``[G, 2]``."""
         return (
             rules.CUSTODY * play.has_custody(self.scene)
             + rules.INSPECTION * inspections
@@ -179,7 +179,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
             + rules.COLLISION * collided[:, None]
         )
 
-    def _seen(
+    def _outputs(
         self,
         points: np.ndarray,
         inspections: np.ndarray,
@@ -187,7 +187,7 @@ class OrbitalDominanceVectorEnv(VectorEnv):
         jammed: np.ndarray,
         collided: np.ndarray,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Observations and infos of all columns."""
+        """Return observations and infos of all columns."""
         self._mask = play.mask(self.scene)
         obs = view.observe(self.scene, self.horizon).reshape(self.num_envs, -1)
         infos = {

@@ -1,4 +1,4 @@
-"""Motion near a circular orbit, and the Sun: linear equations with or without J2, solved.
+"""Relative motion near a circular orbit (linear, with or without J2), and the Sun's direction.
 
 The frame moves with the reference orbit: x away from the Earth, y along the track, z across it.
 Lengths are in metres, times in seconds. Without J2 the equations are Clohessy and Wiltshire's
@@ -7,8 +7,8 @@ Formation Flight, 2002), which average the gradient of J2 over a revolution::
 
     x'' = 2 c n y' + (5 c² - 2) n² x,    y'' = -2 c n x',    z'' = -(3 c² - 2) n² z
 
-What J2 does to the reference orbit itself (it turns faster or slower, and its plane turns) is in
-the frame, alike for all satellites.
+J2 also changes the rate of the reference orbit and turns its plane. The frame includes these
+effects, which are equal for all satellites.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from headrace.errors import require
 from headrace_ssa.orbits import EARTH_RADIUS, J2, MU
 
 RADIUS_M = EARTH_RADIUS + 600e3
-"""Of the reference orbit: 600 km high, where a revolution takes 97 minutes."""
+"""Radius of the reference orbit: at 600 km altitude a revolution takes 97 minutes."""
 MEAN_MOTION = float(np.sqrt(MU / RADIUS_M**3))
-"""Of the reference orbit without J2, rad/s."""
+"""Mean motion of the reference orbit without J2, rad/s."""
 
 
 class Rates(NamedTuple):
-    """How fast things go round, rad/s; without J2 all as fast."""
+    """Angular rates of the relative motion, rad/s; all are equal without J2."""
 
     turn: float = MEAN_MOTION  # the frame, c n
     ellipse: float = MEAN_MOTION  # satellites on their ellipses, sqrt(2 - c²) n
@@ -40,10 +40,10 @@ NO_J2 = Rates()
 
 
 def rates(inclination: float | None = None) -> Rates:
-    """The rates with J2 around an orbit of this inclination, degrees; None: without J2.
+    """Return the rates with J2 for an orbit of this inclination, degrees; None: without J2.
 
-    Across the track satellites whose planes differ by inclination swing more slowly than those
-    whose planes differ by node; what is told is between the two, as the average has it.
+    Across the track, satellites whose planes differ in inclination oscillate more slowly than those
+    whose planes differ in node. The returned rate is the average.
 
     Raises:
         ConfigError: the inclination isn't from 0 to 180.
@@ -52,8 +52,8 @@ def rates(inclination: float | None = None) -> Rates:
         return NO_J2
     number = isinstance(inclination, (int, float, np.number)) and not math.isnan(inclination)
     nearest = min(max(inclination, 0), 180) if number else None
-    wanted = f"None (without J2) or a number from 0 to 180, in degrees (nearest: {nearest})"
-    require(number and inclination == nearest, "inclination", inclination, wanted)
+    valid = f"None (without J2) or a number from 0 to 180, in degrees (nearest: {nearest})"
+    require(number and inclination == nearest, "inclination", inclination, valid)
     s = 0.375 * J2 * (EARTH_RADIUS / RADIUS_M) ** 2
     s *= 1.0 + 3.0 * math.cos(2.0 * math.radians(inclination))  # c² = 1 + s
     return Rates(*(MEAN_MOTION * math.sqrt(1.0 + share * s) for share in (1.0, -1.0, 3.0)))
@@ -61,10 +61,10 @@ def rates(inclination: float | None = None) -> Rates:
 
 @functools.cache
 def propagation(seconds: float, at: Rates = NO_J2) -> np.ndarray:
-    """The matrix ``[6, 6]`` that takes a state ``(x, y, z, vx, vy, vz)`` to the later one.
+    """Return the read-only transition matrix ``[6, 6]`` of a state ``(x, y, z, vx, vy, vz)``.
 
-    Exact for the linear equations; for satellites 10 km apart what these leave out of two bodies is
-    metres after a revolution. It can't be written to: it is computed once.
+    It is exact for the linear equations. For satellites 10 km apart their error relative to
+    two-body motion is metres after a revolution. The cache returns one array to all callers.
     """
     n, g = at.ellipse, at.turn / at.ellipse
     angle, swing = n * seconds, at.across * seconds
@@ -86,21 +86,21 @@ def propagation(seconds: float, at: Rates = NO_J2) -> np.ndarray:
 
 
 def sun_direction(elevation: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """Unit vectors ``[..., 3]`` to the Sun in the moving frame.
+    """Return unit vectors ``[..., 3]`` to the Sun in the moving frame.
 
     Args:
-        elevation: of the Sun over the plane of the orbit, rad. angle: how far the reference orbit
-            has gone since it was nearest to the Sun, rad.
+        elevation: elevation of the Sun above the orbital plane, rad.
+        angle: angle along the reference orbit since it was nearest to the Sun, rad.
     """
     level = np.cos(elevation)
     return np.stack([level * np.cos(angle), -level * np.sin(angle), np.sin(elevation)], axis=-1)
 
 
 def is_lit(sun: np.ndarray) -> np.ndarray:
-    """Whether the reference orbit is outside the Earth's shadow, a cylinder; bool ``[...]``.
+    """Return whether the reference orbit is outside the Earth's cylindrical shadow, ``[...]`` bool.
 
     Args:
-        sun: ``[..., 3]``, as :func:`sun_direction` gives it.
+        sun: ``[..., 3]`` from :func:`sun_direction`.
     """
     up = sun[..., 0]
     return (up > 0.0) | (RADIUS_M**2 * (1.0 - up * up) > EARTH_RADIUS**2)

@@ -1,4 +1,4 @@
-"""OrbitalDominance for PettingZoo: one game of the vector environment."""
+"""PettingZoo adapter of OrbitalDominance: one game of the vector environment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headrace_ssa.dominance.env import OrbitalDominanceVectorEnv
 
 
 class OrbitalDominanceParallelEnv(ParallelEnv[str, np.ndarray, int]):
-    """:class:`OrbitalDominanceVectorEnv` with one game; rules and arguments as there.
+    """Single game of :class:`OrbitalDominanceVectorEnv`; same rules and arguments.
 
-    Both agents move at once and end together. ``infos`` hold each agent's ``action_mask``.
+    Both agents act simultaneously and end together. ``infos`` contain each agent's ``action_mask``.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -31,20 +31,20 @@ class OrbitalDominanceParallelEnv(ParallelEnv[str, np.ndarray, int]):
         self.render_mode = render_mode
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """The same of both."""
+        """Return the observation space, which is the same for both agents."""
         return self._games.single_observation_space
 
     def action_space(self, agent: str) -> Space[Any]:
-        """The same of both."""
+        """Return the action space, which is the same for both agents."""
         return self._games.single_action_space
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
-        """Begin a game; observations and infos of both."""
+        """Begin a game; return observations and infos of both agents."""
         obs, infos = self._games.reset(seed=seed)
         self.agents = list(self.possible_agents)
-        return self._each(obs), self._infos(infos)
+        return self._by_agent(obs), self._infos(infos)
 
     def step(
         self, actions: dict[str, int]
@@ -55,32 +55,37 @@ class OrbitalDominanceParallelEnv(ParallelEnv[str, np.ndarray, int]):
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """Raises ValueError for an unknown action, RuntimeError where no game is running."""
+        """Advance the game by a step.
+
+        Raises:
+            ValueError: an action doesn't exist.
+            RuntimeError: no game is running.
+        """
         if not self.agents:
             raise RuntimeError("no game is running: call reset() before step()")
         chosen = np.array([int(actions[agent]) for agent in self.possible_agents])
         obs, reward, terminated, truncated, infos = self._games.step(chosen)
-        told = (
-            self._each(obs),
-            self._each(reward.tolist()),
-            self._each(terminated.tolist()),
-            self._each(truncated.tolist()),
+        results = (
+            self._by_agent(obs),
+            self._by_agent(reward.tolist()),
+            self._by_agent(terminated.tolist()),
+            self._by_agent(truncated.tolist()),
             self._infos(infos),
         )
         if terminated.any():
             self.agents = []
-        return told
+        return results
 
     def render(self) -> np.ndarray | None:
-        """The game, ``[400, 800, 3]`` uint8; None without a render mode."""
+        """Return an image of the game, ``[400, 800, 3]`` uint8; None without a render mode."""
         frames = self._games.render()
         return None if frames is None else frames[0]
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: the game holds no resources."""
 
-    def _each(self, values: Any) -> dict[str, Any]:
+    def _by_agent(self, values: Any) -> dict[str, Any]:
         return dict(zip(self.possible_agents, values, strict=True))
 
     def _infos(self, infos: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        return self._each({key: value[i] for key, value in infos.items()} for i in range(2))
+        return self._by_agent({key: value[i] for key, value in infos.items()} for i in range(2))

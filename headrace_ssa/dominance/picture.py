@@ -1,4 +1,4 @@
-"""A picture of a game of OrbitalDominance: the truth, what each side believes, and what it does."""
+"""Renders an OrbitalDominance game: true positions, each side's tracks, and the actions."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 _SIZE_INCHES, _DPI = (10.0, 5.0), 80
 _PANELS = ((0.055, 0.555, 0.65, 0.385), (0.055, 0.085, 0.65, 0.385))  # left, bottom, width, height
-_TOLD = (0.72, 0.0, 0.28, 1.0)
+_SIDE_PANEL = (0.72, 0.0, 0.28, 1.0)
 _COLOURS = ("tab:blue", "tab:red")
 _ALONG, _UP, _ACROSS = 1, 0, 2  # axes of the moving frame
 _AXES = ((_UP, "up, km"), (_ACROSS, "across, km"))
-_REACH_KM = 5.0  # what is shown to either side of the middle is a multiple of it
+_REACH_KM = 5.0  # the plotted range is a multiple of this
 _AHEAD = np.stack([propagation(rules.STEP_S * steps)[:3] for steps in range(13)])  # [K, 3, 6]
 _BURNS = ("up", "down", "forwards", "back", "left", "right")
 
 
 def frame(at: Scene, game: int, chosen: np.ndarray) -> np.ndarray:
-    """Game number ``game`` as an image ``[400, 800, 3]`` uint8.
+    """Return an image ``[400, 800, 3]`` uint8 of game number ``game``.
 
-    Above along the track and up, below along and across it, both with the reference orbit in the
-    middle; beside them what each side has and does, and a legend. In shadow the ground is grey,
-    else an arrow shows where the Sun is.
+    The upper panel shows the plane along the track and up, the lower one the plane along and across
+    it, both centred at the reference orbit. The right panel lists resources and actions of each
+    side above a legend. The background is grey in shadow; in sunlight an arrow points to the Sun.
 
     Args:
-        chosen: ``[2]`` int, what the sides did in the step that led here.
+        chosen: ``[2]`` int, actions of the sides in the last step.
     """
     with needs("render_mode='rgb_array'", "plots"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure  # takes a second, hence here
+        from matplotlib.figure import Figure  # slow to import (about 1 s)
 
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI)
     canvas = FigureCanvasAgg(figure)
@@ -52,8 +52,8 @@ def frame(at: Scene, game: int, chosen: np.ndarray) -> np.ndarray:
     figure.text(_PANELS[0][0], 0.955, title, fontsize=9)
     for place, (axis, name) in zip(_PANELS, _AXES, strict=True):
         panel = figure.add_axes(place)
-        _draw(panel, at, game, axis)
-        _acts(panel, at, game, axis, chosen)
+        _draw_satellites(panel, at, game, axis)
+        _draw_actions(panel, at, game, axis, chosen)
         panel.set(xlim=(-wide, wide), ylim=(-wide * flat, wide * flat), facecolor="white")
         panel.set_ylabel(name, fontsize=8)
         panel.tick_params(labelsize=7)
@@ -66,13 +66,13 @@ def frame(at: Scene, game: int, chosen: np.ndarray) -> np.ndarray:
         else:
             panel.set_facecolor("lightgrey")
     panel.set_xlabel("along the track, km", fontsize=8, labelpad=0)
-    _tell(figure.add_axes(_TOLD), at, game, chosen)
+    _describe_sides(figure.add_axes(_SIDE_PANEL), at, game, chosen)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _draw(panel: Axes, at: Scene, game: int, axis: int) -> None:
-    """Satellites, their ways, tracks, and who sees whom."""
+def _draw_satellites(panel: Axes, at: Scene, game: int, axis: int) -> None:
+    """Draw satellites, their predicted paths, the tracks, and lines of sight."""
     about = np.linspace(0.0, 2.0 * np.pi, 60)
     for side, colour in enumerate(_COLOURS):
         mean = at.mean[game, side] / 1000.0
@@ -80,27 +80,27 @@ def _draw(panel: Axes, at: Scene, game: int, axis: int) -> None:
         for k, state in enumerate(at.state[game, side]):
             ahead = _AHEAD @ state / 1000.0
             panel.plot(ahead[:, _ALONG], ahead[:, axis], ":", color=colour, linewidth=0.8)
-            own, track, wide = ahead[0], mean[k], spread[k] / 1000.0
-            panel.plot(own[_ALONG], own[axis], "^" if k else "s", color=colour)
+            position, track, wide = ahead[0], mean[k], spread[k] / 1000.0
+            panel.plot(position[_ALONG], position[axis], "^" if k else "s", color=colour)
             panel.plot(track[_ALONG], track[axis], "+" if k else "x", color=colour, markersize=6)
             circle = track[_ALONG] + wide * np.cos(about), track[axis] + wide * np.sin(about)
             panel.plot(*circle, color=colour, linewidth=0.5)
             if at.sees[game, side, k]:
                 seen = at.state[game, 1 - side, at.target[game, side, k], :3] / 1000.0
-                ends = [own[_ALONG], seen[_ALONG]], [own[axis], seen[axis]]
+                ends = [position[_ALONG], seen[_ALONG]], [position[axis], seen[axis]]
                 inspects = _inspects(at, game, side)[k]
                 panel.plot(*ends, color=colour, linewidth=3.0 if inspects else 0.8)
 
 
 def _inspects(at: Scene, game: int, side: int) -> np.ndarray:
-    """Which satellites of a side inspect the other side's asset, ``[n]`` bool."""
+    """Return which satellites of a side inspect the other side's asset, ``[n]`` bool."""
     away = np.linalg.norm(at.state[game, side, :, :3] - at.state[game, 1 - side, 0, :3], axis=-1)
     looks = at.sees[game, side] & (at.target[game, side] == 0)
     return looks & (away <= rules.INSPECTION_M)
 
 
-def _acts(panel: Axes, at: Scene, game: int, axis: int, chosen: np.ndarray) -> None:
-    """The burns and jams of the step: arrows, and all that is in reach of a jammer."""
+def _draw_actions(panel: Axes, at: Scene, game: int, axis: int, chosen: np.ndarray) -> None:
+    """Draw the burns of the step as arrows, and its jams as discs of the jammers' ranges."""
     actions = rules.Actions(at.burns.shape[2])
     for side, action in enumerate(chosen):
         if 0 < action < actions.first_point:
@@ -109,7 +109,7 @@ def _acts(panel: Axes, at: Scene, game: int, axis: int, chosen: np.ndarray) -> N
             push = rules.DIRECTIONS[way, [_ALONG, axis]]
             panel.plot(*place, "o", color="black", markersize=13, fillstyle="none")
             if push.any():
-                arrow = {"arrowstyle": "<|-", "color": "black", "shrinkB": 6}  # to its beginning
+                arrow = {"arrowstyle": "<|-", "color": "black", "shrinkB": 6}  # head at the burn
                 tip = tuple(30.0 * push)
                 panel.annotate("", tuple(place), tip, "data", "offset points", arrowprops=arrow)
         elif action >= actions.first_jam:
@@ -119,8 +119,8 @@ def _acts(panel: Axes, at: Scene, game: int, axis: int, chosen: np.ndarray) -> N
             panel.fill(*edge.T, color=_COLOURS[side], alpha=0.15)
 
 
-def _tell(panel: Axes, at: Scene, game: int, chosen: np.ndarray) -> None:
-    """What each side has and does, and what the marks mean."""
+def _describe_sides(panel: Axes, at: Scene, game: int, chosen: np.ndarray) -> None:
+    """Write the resources and actions of each side, and a legend."""
     panel.axis("off")
     custody = play.has_custody(at)[game]
     for side, (name, colour) in enumerate(zip(rules.AGENTS, _COLOURS, strict=True)):
@@ -129,9 +129,9 @@ def _tell(panel: Axes, at: Scene, game: int, chosen: np.ndarray) -> None:
         looks = ", inspects it" if _inspects(at, game, side).any() else ""
         lines = [
             f"{'has' if custody[side] else 'no'} custody of {other}'s asset{looks}",
-            f"burns left: {_each(at.burns[game, side])}",
-            f"jams left: {_each(at.jams[game, side])}",
-            f"now: {told(int(chosen[side]), at.burns.shape[2])}",
+            f"burns left: {_amounts(at.burns[game, side])}",
+            f"jams left: {_amounts(at.jams[game, side])}",
+            f"now: {describe_action(int(chosen[side]), at.burns.shape[2])}",
         ]
         panel.text(0.0, top - 0.06, "\n".join(lines), fontsize=8, va="top", linespacing=1.4)
     marks: list[Artist] = [
@@ -152,16 +152,16 @@ def _tell(panel: Axes, at: Scene, game: int, chosen: np.ndarray) -> None:
     panel.legend(handles=marks, loc="lower left", fontsize=8, frameon=False, borderaxespad=0.2)
 
 
-def _each(left: np.ndarray) -> str:
-    """What the asset has left, and each inspector."""
+def _amounts(left: np.ndarray) -> str:
+    """Format the amounts left to the asset and to each inspector."""
     return f"asset {left[0]}, inspector {', '.join(map(str, left[1:]))}"
 
 
-def told(action: int, n: int) -> str:
-    """What an action does, in words.
+def describe_action(action: int, n: int) -> str:
+    """Describe the effect of an action in words.
 
     Args:
-        n: satellites of a side.
+        n: satellites per side.
     """
     actions = rules.Actions(n)
 

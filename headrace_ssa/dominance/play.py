@@ -1,4 +1,4 @@
-"""What happens in a step: commands, motion, collisions, measurements, points."""
+"""Simulates a step of OrbitalDominance: commands, motion, collisions and measurements."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _COS_FIELD, _COS_SUN = np.cos(np.radians([rules.FIELD_DEG, rules.SUN_DEG]))
 
 
 def sun_now(at: Scene, steps: int = 0) -> np.ndarray:
-    """Unit vectors ``[G, 3]`` to the Sun, now or ``steps`` later."""
+    """Return unit vectors ``[G, 3]`` to the Sun, now or ``steps`` later."""
     seconds = rules.STEP_S * (at.time + steps)
     return sun_direction(at.sun[:, 0], at.sun[:, 1] + at.rates.turn * seconds)
 
 
 def mask(at: Scene) -> np.ndarray:
-    """Which actions are allowed, ``[G, 2, actions]`` bool: no burn or jam that isn't left."""
+    """Return the allowed actions, ``[G, 2, actions]`` bool: burns and jams must be left."""
     games, _, n = at.burns.shape
     actions = rules.Actions(n)
     allowed = np.ones((games, 2, actions.count), bool)
@@ -31,7 +31,7 @@ def mask(at: Scene) -> np.ndarray:
 
 
 def command(at: Scene, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Carry out allowed actions ``[G, 2]``.
+    """Apply allowed actions ``[G, 2]``.
 
     Returns:
         burnt ``[G, 2]`` bool; jamming ``[G, 2, n]`` bool, the satellites that jam in this step.
@@ -52,7 +52,7 @@ def command(at: Scene, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def move(at: Scene) -> np.ndarray:
-    """Let a step pass; whether two satellites of different sides collided in it, ``[G]`` bool."""
+    """Move all satellites by a step; return whether two of both sides collided, ``[G]`` bool."""
     phi = propagation(rules.STEP_S, at.rates)
     before = at.state[:, 0, :, None, :3] - at.state[:, 1, None, :, :3]
     at.state = (at.state.reshape(-1, 6) @ phi.T).reshape(at.state.shape)
@@ -68,7 +68,7 @@ def move(at: Scene) -> np.ndarray:
 
 
 def closest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """The least distance ``[...]`` on the straight way between two places ``[..., 3]``, m."""
+    """Return the least distance ``[...]``, m, from 0 of a segment between points ``[..., 3]``."""
     way = after - before
     length2 = np.maximum((way * way).sum(axis=-1), 1e-12)
     share = np.clip(-(before * way).sum(axis=-1) / length2, 0.0, 1.0)
@@ -76,7 +76,7 @@ def closest(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def sense(at: Scene, jamming: np.ndarray) -> np.ndarray:
-    """Measure, and sharpen the tracks; inspections ``[G, 2]``, how many sensors inspect."""
+    """Measure, update the tracks, and return the number of inspecting sensors ``[G, 2]``."""
     games, _, n = at.burns.shape
     followed = np.maximum(at.target, 0)[..., None]
     others = at.state[:, ::-1, :, :3]
@@ -102,17 +102,17 @@ def sense(at: Scene, jamming: np.ndarray) -> np.ndarray:
 
 
 def jammed(at: Scene, jamming: np.ndarray) -> np.ndarray:
-    """Whose measurements don't get home, ``[G, 2, n]`` bool: a jammer of the other side is near."""
+    """Return which satellites lose their measurements to a near jammer, ``[G, 2, n]`` bool."""
     result = np.zeros(jamming.shape, bool)
     rows, sides, which = np.nonzero(jamming)
     place = at.state[rows, sides, which, :3]
     away = np.linalg.norm(at.state[rows, 1 - sides, :, :3] - place[:, None], axis=-1)
-    result[rows, 1 - sides] = away <= rules.JAM_RANGE_M  # a side has one jammer at most
+    result[rows, 1 - sides] = away <= rules.JAM_RANGE_M  # a side has at most one jammer
     return result
 
 
 def _survey(at: Scene) -> None:
-    """Measurements from the ground, of all satellites, where it is time for them."""
+    """Update the tracks with ground measurements of all satellites in the games that are due."""
     rows = np.flatnonzero(at.time % rules.SURVEY_STEPS == 0)
     if not len(rows):
         return
@@ -129,12 +129,12 @@ def _survey(at: Scene) -> None:
 
 
 def has_custody(at: Scene) -> np.ndarray:
-    """Whether a side's track of the other side's asset is near the truth, ``[G, 2]`` bool."""
+    """Return whether a side's track of the other side's asset is accurate, ``[G, 2]`` bool."""
     error = at.mean[:, :, 0, :3] - at.state[:, ::-1, 0, :3]
     return np.linalg.norm(error, axis=-1) < rules.CUSTODY_M
 
 
 def off_station(at: Scene) -> np.ndarray:
-    """Whether a side's asset is too far from where it works, ``[G, 2]`` bool."""
+    """Return whether a side's asset is too far from its station, ``[G, 2]`` bool."""
     away = at.state[:, :, 0, :3] - at.station[..., :3]
     return np.linalg.norm(away, axis=-1) > rules.STATION_M

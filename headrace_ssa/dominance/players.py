@@ -1,7 +1,7 @@
-"""Players of OrbitalDominance to compare with: random, hold, tracker, pursuit and evader.
+"""Baseline players of OrbitalDominance: random, hold, tracker, pursuit and evader.
 
-Each is called with observations ``[B, size]`` and masks ``[B, actions]`` and returns actions
-``[B]``. They know nothing but what the observation shows.
+A player maps observations ``[B, size]`` and masks ``[B, actions]`` to actions ``[B]``. It uses only
+the observation.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from headrace_ssa.dominance.motion import is_lit, propagation, sun_direction
 
 Player = Callable[[np.ndarray, np.ndarray], np.ndarray]
 LOOK_AHEAD = 24
-"""Steps, half a revolution, that a burn is judged by."""
+"""Planning horizon of burns in steps: half a revolution."""
 
 _STEPS = np.arange(1, LOOK_AHEAD + 1)
 _KICKS = rules.BURN_MS * np.concatenate([np.zeros((1, 3)), rules.DIRECTIONS])
 
 
 def random_player(seed: int = 0) -> Player:
-    """Any allowed action, all alike."""
+    """Return a player that samples uniformly from the allowed actions."""
     rng = np.random.default_rng(seed)
     return lambda _, mask: np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1)
 
 
 def hold() -> Player:
-    """Nothing, ever."""
+    """Return a player that never acts."""
     return lambda obs, _: np.zeros(len(obs), np.int64)
 
 
 def tracker() -> Player:
-    """Points every sensor at the other side's asset, and never moves."""
+    """Return a player that points every sensor at the other side's asset and never moves."""
     return lambda obs, _: _point(view.read(obs))
 
 
 def pursuit(inclination: float | None = None) -> Player:
-    """Points its sensors, then brings inspectors near the other side's asset.
+    """Return a player that points its sensors, then moves inspectors near the other side's asset.
 
-    It takes the one burn that adds most to the points that inspections of the next half revolution
-    are expected to bring if nobody burns after it, and only if that is more than it costs.
+    It makes the burn that adds most to the expected points of inspections in the next half
+    revolution if neither side burns afterwards, and only if the gain exceeds the cost.
 
     Args:
-        inclination: that of the game, so that it looks ahead as satellites move there.
+        inclination: inclination of the game, for predicting the motion.
     """
     paths = _paths(motion.rates(inclination))
 
@@ -59,10 +59,10 @@ def pursuit(inclination: float | None = None) -> Player:
 
 
 def evader(inclination: float | None = None) -> Player:
-    """Points its sensors, jams inspectors that come near its asset, and moves that away from them.
+    """Return a player that points its sensors, jams near inspectors and moves its asset away.
 
-    It takes the burn that saves most of the points that inspections of the next half revolution are
-    expected to cost it, less those for leaving its station, if nobody burns after it.
+    It makes the burn that saves most of the expected points lost to inspections in the next half
+    revolution, less those for leaving its station, if neither side burns afterwards.
 
     Args:
         inclination: as for :func:`pursuit`.
@@ -92,38 +92,39 @@ PLAYERS: dict[str, Callable[[], Player]] = {
 
 
 class _Paths(NamedTuple):
-    """Where satellites are in the next steps."""
+    """Transition matrices for the next steps, and the effects of burns."""
 
-    place: np.ndarray  # [K, 3, 6] from a state
-    moves: np.ndarray  # [7, K, 3] m, by which each burn moves one, or none
-    turn: float  # rad/s, of the frame
+    place: np.ndarray  # [K, 3, 6] from a state to its later positions
+    moves: np.ndarray  # [7, K, 3] m, displacement without a burn and by each burn
+    turn: float  # rad/s, rate of the frame
 
 
 @functools.cache
 def _paths(rates: motion.Rates) -> _Paths:
+    """Compute the matrices of the next steps once per set of rates."""
     phi = np.stack([propagation(rules.STEP_S * steps, rates) for steps in _STEPS])
     moves = np.einsum("kij,bj->bki", phi[:, :3, 3:], _KICKS)
     return _Paths(phi[:, :3], moves, rates.turn)
 
 
 def _first(*choices: np.ndarray) -> np.ndarray:
-    """The first of several actions that isn't to hold."""
+    """Return the first of several actions that isn't hold."""
     result = choices[-1]
     for choice in choices[-2::-1]:
         result = np.where(choice > 0, choice, result)
     return result
 
 
-def _point(seen: view.Seen) -> np.ndarray:
-    """Point the next sensor at the other side's asset, inspectors first, if one doesn't yet."""
+def _point(seen: view.Observation) -> np.ndarray:
+    """Point the next sensor that doesn't follow the other side's asset at it, inspectors first."""
     n = seen.own.shape[1]
-    wanted = seen.target[:, ::-1, 0] < 0.5
-    which = n - 1 - wanted.argmax(axis=1)
-    return np.where(wanted.any(axis=1), rules.Actions(n).first_point + n * which, 0)
+    points_elsewhere = seen.target[:, ::-1, 0] < 0.5
+    which = n - 1 - points_elsewhere.argmax(axis=1)
+    return np.where(points_elsewhere.any(axis=1), rules.Actions(n).first_point + n * which, 0)
 
 
-def _jam(seen: view.Seen, mask: np.ndarray) -> np.ndarray:
-    """Jam with the satellite nearest to an inspector that could inspect the asset, in the light."""
+def _jam(seen: view.Observation, mask: np.ndarray) -> np.ndarray:
+    """Jam with the satellite nearest to an inspector that threatens the asset, in sunlight."""
     n = seen.own.shape[1]
     first = rules.Actions(n).first_jam
     inspectors = seen.other[:, None, 1:, :3]
@@ -135,21 +136,21 @@ def _jam(seen: view.Seen, mask: np.ndarray) -> np.ndarray:
 
 
 def _ahead(paths: _Paths, state: np.ndarray) -> np.ndarray:
-    """Places ``[..., K, 3]`` in the next steps of states ``[..., 6]``."""
+    """Return positions ``[..., K, 3]`` in the next steps of states ``[..., 6]``."""
     return np.einsum("kij,...j->...ki", paths.place, state)
 
 
 def _nearness(
-    paths: _Paths, seen: view.Seen, own: np.ndarray, other: np.ndarray, spread_m: np.ndarray
+    paths: _Paths, seen: view.Observation, own: np.ndarray, other: np.ndarray, spread_m: np.ndarray
 ) -> np.ndarray:
-    """In how many of the next steps each satellite is expected to be near another, in the light.
+    """Return the expected number of sunlit steps that each satellite spends near another one.
 
     Args:
-        own: ``[B, I, 6]``. other: ``[B, J, 6]`` tracks. spread_m: ``[B, J]`` of these.
+        own: ``[B, I, 6]`` states. other: ``[B, J, 6]`` tracks. spread_m: ``[B, J]`` of the tracks.
 
     Returns:
-        ``[B, 7, I]``, without a burn and after each one of that satellite: a smooth count, summed
-        over the others, with those that come so near that they may collide against it.
+        ``[B, 7, I]``, without a burn and after each burn of that satellite: a smooth count, summed
+        over the others, with a penalty for approaches that risk a collision.
     """
     between = _ahead(paths, other)[:, None, :] - _ahead(paths, own)[:, :, None]  # [B, I, J, K, 3]
     away2 = ((between[:, None] - paths.moves[:, None, None]) ** 2).sum(axis=-1)
@@ -159,8 +160,8 @@ def _nearness(
     return (near * _light(seen, paths.turn)[:, None, None, None]).sum(axis=(3, 4))
 
 
-def _light(seen: view.Seen, turn: float) -> np.ndarray:
-    """Whether the Sun shines in each of the next steps, ``[B, K]``; ``turn`` rad/s."""
+def _light(seen: view.Observation, turn: float) -> np.ndarray:
+    """Return whether the Sun shines in each of the next steps, ``[B, K]``; ``turn`` in rad/s."""
     elevation = np.arcsin(np.clip(seen.sun[:, 2], -1.0, 1.0))
     angle = np.arctan2(-seen.sun[:, 1], seen.sun[:, 0])
     later = angle[:, None] + turn * rules.STEP_S * _STEPS
@@ -168,10 +169,10 @@ def _light(seen: view.Seen, turn: float) -> np.ndarray:
 
 
 def _burn(values: np.ndarray, mask: np.ndarray, first: int) -> np.ndarray:
-    """The burn that adds most to ``values`` ``[B, 7, I]``, if more than it costs, else hold.
+    """Return the burn with the greatest gain in ``values`` ``[B, 7, I]``, or hold below its cost.
 
     Args:
-        first: number of the first of the satellites that may burn.
+        first: index of the first satellite that may burn.
     """
     gains = np.swapaxes(values[:, 1:] - values[:, :1], 1, 2).reshape(len(values), -1)
     start = 1 + first * len(rules.DIRECTIONS)

@@ -1,7 +1,7 @@
-"""What a game of OrbitalDominance begins with, and what it is at a moment.
+"""State of OrbitalDominance games, and the draw of new ones.
 
-All that is random in a game is drawn at its reset, from its own generator: orbits, the Sun, what
-each side knows wrongly, and the errors of all measurements. Both sides are drawn alike.
+All randomness of a game is drawn at its reset, from its own generator: orbits, the Sun, initial
+errors of the tracks, and errors of all measurements. Both sides have the same distributions.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from headrace_ssa.dominance.motion import NO_J2, Rates
 
 CENTRE_M, APART_M = 6_000.0, 3_000.0  # along the track: of an asset, of an inspector from its asset
 ROUND_M, ACROSS_M = (200.0, 2_000.0), 1_000.0  # half of the ellipse's length; across the track
-SUN_ELEVATION = np.radians(45.0)  # the greatest, so that each revolution passes through shadow
+SUN_ELEVATION = np.radians(45.0)  # maximum at which each revolution still passes through shadow
 
 
 @dataclass
 class Scene:
-    """Running games, ``[G, 2 sides, n satellites, …]``; satellite 0 is the asset of its side."""
+    """State of running games, ``[G, 2 sides, n satellites, …]``; satellite 0 is the asset."""
 
     state: np.ndarray  # [G, 2, n, 6] m and m/s, the truth
     station: np.ndarray  # [G, 2, 6] where each asset would be without burns
     burns: np.ndarray  # [G, 2, n] int, left
     jams: np.ndarray  # [G, 2, n] int, left
     target: np.ndarray  # [G, 2, n] int, the other side's satellite that a sensor follows; -1: none
-    sees: np.ndarray  # [G, 2, n] bool, whether its measurement of this step got home
+    sees: np.ndarray  # [G, 2, n] bool, whether its measurement of this step was received
     mean: np.ndarray  # [G, 2, n, 6] track of each satellite of the other side
     cov: np.ndarray  # [G, 2, n, 6, 6]
     sun: np.ndarray  # [G, 2] elevation, and angle at step 0, rad
@@ -38,14 +38,14 @@ class Scene:
     rates: Rates  # of all games
 
     def put(self, rows: np.ndarray, other: Scene) -> None:
-        """Replace games, ``rows`` ``[K]`` int, by those of ``other``."""
+        """Replace the games ``rows`` ``[K]`` int by those of ``other``."""
         for field in fields(self):
             if field.name != "rates":
                 getattr(self, field.name)[rows] = getattr(other, field.name)
 
 
 def draw(rngs: list[np.random.Generator], n: int, horizon: int, rates: Rates = NO_J2) -> Scene:
-    """New games, one from each generator."""
+    """Draw new games, one from each generator."""
     games, surveys = len(rngs), horizon // rules.SURVEY_STEPS
     shapes = (2, n, 6), (horizon, 2, n, 3), (surveys, 2, n, 3)
     sizes = np.cumsum([np.prod(shape) for shape in shapes])
@@ -80,10 +80,11 @@ def draw(rngs: list[np.random.Generator], n: int, horizon: int, rates: Rates = N
 
 
 def _orbits(uniform: np.ndarray, rates: Rates = NO_J2) -> np.ndarray:
-    """States ``[G, 2, n, 6]`` on ellipses that don't drift, from uniform numbers of that shape.
+    """Return states ``[G, 2, n, 6]`` on ellipses without drift, from uniform numbers of that shape.
 
-    Seen from the reference orbit a satellite without drift goes round an ellipse, twice as long
-    (nearly, with J2) along the track as it is high, and swings across it.
+    In the frame of the reference orbit, a satellite without drift moves on an ellipse. It is twice
+    as long along the track as it is high (nearly, with J2). The satellite also oscillates across
+    the track.
     """
     place, size, phase, across, swing = np.moveaxis(uniform, -1, 0)[:5]
     centre = 2.0 * place - 1.0

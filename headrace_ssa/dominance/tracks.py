@@ -1,7 +1,7 @@
-"""What a side knows of the other side's satellites: a Kalman filter for each.
+"""Kalman filters that track the other side's satellites.
 
-State and covariance move by :func:`headrace_ssa.dominance.motion.propagation`. Burns that nobody
-sees are random changes of velocity at the beginning of a step. A measurement is a position with the
+:func:`headrace_ssa.dominance.motion.propagation` predicts state and covariance. Unobserved burns
+are random changes of velocity at the beginning of a step. A measurement is a position with the
 same error in all directions (Bar-Shalom, Li and Kirubarajan, Estimation with Applications to
 Tracking and Navigation, 2001, section 5.2).
 """
@@ -14,14 +14,14 @@ import numpy as np
 def predicted(
     mean: np.ndarray, cov: np.ndarray, phi: np.ndarray, kick_ms: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance a step later.
+    """Predict mean and covariance a step ahead.
 
     Args:
-        mean: ``[K, 6]`` m and m/s. cov: ``[K, 6, 6]``, symmetric. phi: ``[6, 6]`` of the step.
+        mean: ``[K, 6]`` m and m/s. cov: ``[K, 6, 6]``, symmetric. phi: ``[6, 6]`` transition.
         kick_ms: standard deviation of the change of velocity, in each direction.
     """
     half = (cov.reshape(-1, 6) @ phi.T).reshape(-1, 6, 6)
-    # Symmetric, so that its transpose can be multiplied from the same side.
+    # cov is symmetric, so the transposed product can be multiplied from the same side.
     half = np.ascontiguousarray(half.transpose(0, 2, 1)).reshape(-1, 6)
     push = kick_ms * phi[:, 3:]
     return mean @ phi.T, (half @ phi.T).reshape(-1, 6, 6) + push @ push.T
@@ -30,7 +30,7 @@ def predicted(
 def observed(
     mean: np.ndarray, cov: np.ndarray, position: np.ndarray, sigma_m: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance, given measured positions.
+    """Update mean and covariance with measured positions.
 
     Args:
         mean: ``[K, 6]``. cov: ``[K, 6, 6]``. position: ``[K, 3]`` m. sigma_m: ``[K]`` or a number,
@@ -45,7 +45,7 @@ def observed(
 
 
 def inverse(matrix: np.ndarray) -> np.ndarray:
-    """Of symmetric matrices ``[K, 3, 3]``, by cofactors: some twenty times as fast as LAPACK."""
+    """Invert symmetric matrices ``[K, 3, 3]`` by cofactors, about 20 times as fast as LAPACK."""
     (a, b, c), (_, d, e), (_, _, f) = np.moveaxis(matrix, 0, -1)
     aa, bb, cc = d * f - e * e, c * e - b * f, b * e - c * d
     rows = [[aa, bb, cc], [bb, a * f - c * c, b * c - a * e], [cc, b * c - a * e, a * d - b * b]]

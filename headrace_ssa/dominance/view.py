@@ -1,4 +1,4 @@
-"""What a side sees: observations of fixed size, in [-1, 1], and how to read them."""
+"""Observations of OrbitalDominance: fixed size, in [-1, 1], with a function to decode them."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from headrace_ssa.dominance.motion import Rates, is_lit, propagation
 from headrace_ssa.dominance.scene import Scene
 
 PLACE_M, SPEED_MS = 40_000.0, 20.0
-"""What a place and a speed of 1 mean; beyond they are cut off."""
+"""Position and speed that are encoded as 1; larger values are clipped."""
 AHEAD = (0, 4, 12, 24)
-"""Steps ahead for which each pair of satellites is shown as if neither burnt."""
+"""Steps ahead at which relative positions are predicted as if neither satellite burnt."""
 LIGHT = (0, 4, 8, 16)
-"""Steps ahead for which it is shown whether the Sun shines."""
+"""Steps ahead at which the observation includes whether the Sun shines."""
 _STATE = np.repeat([PLACE_M, SPEED_MS], 3)
-_NEAR_M = 200.0  # of a pair: shown linearly up to about here, and then by its logarithm
+_NEAR_M = 200.0  # scale of relative positions: about linear below it, logarithmic above
 _FAR = np.arcsinh(PLACE_M / _NEAR_M)
 
 
-class Seen(NamedTuple):
-    """An observation in its parts; places in m, speeds in m/s, all in the moving frame."""
+class Observation(NamedTuple):
+    """Parts of an observation; positions in m, speeds in m/s, all in the moving frame."""
 
-    left: np.ndarray  # [B] share of the game
+    left: np.ndarray  # [B] share of the game left
     survey: np.ndarray  # [B] share of the time between surveys until the next one
     sun: np.ndarray  # [B, 3] unit vector to the Sun
     light: np.ndarray  # [B, 4] whether it shines, at the steps of LIGHT
     own: np.ndarray  # [B, n, 6] own satellites, the asset first
     burns: np.ndarray  # [B, n] share left
     jams: np.ndarray  # [B, n] share left
-    sees: np.ndarray  # [B, n] whether its sensor's measurement just got home
+    sees: np.ndarray  # [B, n] whether the last measurement of its sensor was received
     target: np.ndarray  # [B, n, n] whether it follows that satellite of the other side
-    off: np.ndarray  # [B, 6] the asset from its station
+    off: np.ndarray  # [B, 6] the asset relative to its station
     other: np.ndarray  # [B, n, 6] tracks of the other side's satellites, its asset first
-    spread_m: np.ndarray  # [B, n] their standard deviations in one direction
+    spread_m: np.ndarray  # [B, n] their standard deviations per direction
     spread_ms: np.ndarray  # [B, n]
     pairs: np.ndarray  # [B, n, n, 4, 3] asinh(m / 200) / asinh(200), from own to other, at AHEAD
 
 
 def size(n: int) -> int:
-    """Numbers of an observation where a side has ``n`` satellites."""
+    """Return the size of an observation with ``n`` satellites per side."""
     return 11 + len(LIGHT) + n * (9 + n) + n * 8 + n * n * 3 * len(AHEAD)
 
 
 def observe(at: Scene, horizon: int) -> np.ndarray:
-    """The observations ``[G, 2, size]`` float32."""
+    """Return the observations ``[G, 2, size]`` float32."""
     games, _, n = at.burns.shape
     sun = play.sun_now(at)
     most = np.where(np.arange(n) > 0, rules.INSPECTOR_BURNS, rules.ASSET_BURNS)
@@ -55,9 +55,9 @@ def observe(at: Scene, horizon: int) -> np.ndarray:
     variances = np.diagonal(at.cov, axis1=-2, axis2=-1)
     between = at.mean[:, :, None] - at.state[:, :, :, None]  # [G, 2, n own, n other, 6]
     pairs = np.arcsinh((between.reshape(-1, 6) @ _later(at.rates).T) / _NEAR_M) / _FAR
-    whole = [1.0 - at.time / horizon, 1.0 - at.time % rules.SURVEY_STEPS / rules.SURVEY_STEPS]
+    clock = [1.0 - at.time / horizon, 1.0 - at.time % rules.SURVEY_STEPS / rules.SURVEY_STEPS]
     lights = [is_lit(play.sun_now(at, steps)) for steps in LIGHT]
-    common = np.column_stack([*whole, sun, *lights])
+    common = np.column_stack([*clock, sun, *lights])
     parts = [
         np.repeat(common[:, None], 2, axis=1),
         at.state / _STATE,
@@ -76,14 +76,16 @@ def observe(at: Scene, horizon: int) -> np.ndarray:
     return np.clip(out, -1.0, 1.0, out=out)
 
 
-def read(obs: np.ndarray) -> Seen:
-    """The parts of observations ``[B, size]``."""
+def read(obs: np.ndarray) -> Observation:
+    """Split observations ``[B, size]`` into their parts and undo the scaling."""
     n = next(n for n in range(1, 1000) if size(n) >= obs.shape[1])
     shapes = [(), (), (3,), (len(LIGHT),), (n, 6), (n,), (n,), (n,), (n, n), (6,), (n, 6), (n,),
               (n,), (n, n, len(AHEAD), 3)]  # fmt: skip
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     columns = np.split(obs.astype(np.float64), ends[:-1], axis=1)
-    seen = Seen(*(c.reshape(len(obs), *shape) for c, shape in zip(columns, shapes, strict=True)))
+    seen = Observation(
+        *(c.reshape(len(obs), *shape) for c, shape in zip(columns, shapes, strict=True))
+    )
     return seen._replace(
         own=seen.own * _STATE,
         off=seen.off * (_STATE / 4.0),
@@ -95,9 +97,10 @@ def read(obs: np.ndarray) -> Seen:
 
 @functools.cache
 def _later(rates: Rates) -> np.ndarray:
-    """What takes a state to its places at AHEAD, ``[12, 6]``."""
+    """Return the matrix ``[12, 6]`` from a state to its positions at AHEAD."""
     return np.concatenate([propagation(rules.STEP_S * steps, rates)[:3] for steps in AHEAD])
 
 
 def _log(values: np.ndarray, most: float) -> np.ndarray:
+    """Scale values from 0 to ``most`` logarithmically to [0, 1]."""
     return np.log1p(values) / np.log1p(most)

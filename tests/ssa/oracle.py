@@ -55,7 +55,7 @@ class SlowObject:
         self.elements = Elements(*(float(x[0, 1 + i]) for x in at.elements))
         self.drifts = Drifts(*(float(x[0, 1 + i]) for x in at.drifts))
         self.tca = int(at.tca[0, i])
-        self.miss, self.own = at.miss[0, i].tolist(), at.own[0, i].tolist()
+        self.miss, self.own = at.miss[0, i].tolist(), at.own_error[0, i].tolist()
         self.spread, self.push = at.spread[0, i].tolist(), at.push[0, i].tolist()
         self.path, self.offset = at.path[0, :, i].tolist(), at.offset[0, :, i].tolist()
         self.x = [0.0, 0.0]
@@ -103,7 +103,7 @@ def probability(mean, cov):
 
 
 class SlowGame:
-    """An episode of the one that ``drawn``, a Scene of one row, holds."""
+    """An episode of the one that ``drawn``, an EpisodeState of one row, holds."""
 
     def __init__(self, drawn, horizon):
         self.objects = [SlowObject(drawn, i) for i in range(drawn.tca.shape[1])]

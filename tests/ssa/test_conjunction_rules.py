@@ -18,7 +18,7 @@ def staged(*misses, tca=(45, 50, 55)):
     envs = SSAConjunctionVectorEnv(1, N, HORIZON)
     envs.reset(seed=0)
     at = envs.scene
-    for error in (at.path, at.offset, at.own, at.noise):
+    for error in (at.path, at.offset, at.own_error, at.noise):
         error[:] = 0.0
     at.tca[0] = tca
     at.miss[0] = 50_000.0  # nobody's business
@@ -163,12 +163,12 @@ def test_a_look_sharpens_what_is_known_and_then_it_fades():
     rows = np.flatnonzero(infos["action_mask"][:, 1])
     assert len(rows) >= 3
     objects = envs.outlook.listed[rows, 0]
-    before = envs.outlook.known_m[rows, objects]
+    before = envs.outlook.along_m[rows, objects]
     envs.step(np.where(infos["action_mask"][:, 1], 1, WAIT))
-    after = envs.outlook.known_m[rows, objects]
+    after = envs.outlook.along_m[rows, objects]
     assert (after < 0.25 * before).all()
     envs.step(np.full(40, WAIT))
-    assert (envs.outlook.known_m[rows, objects] > after).all()
+    assert (envs.outlook.along_m[rows, objects] > after).all()
 
 
 @pytest.mark.parametrize("wrong", [-1, N + 3])

@@ -89,7 +89,7 @@ def test_true_errors_are_as_large_as_the_catalogue_and_the_radars_say():
         (at.path[:, 0], np.sqrt(at.track.var)),
         (rate, np.sqrt(at.track.var_rate)),
         (at.offset, np.sqrt(at.side_var)),
-        (at.own, scene.OWN_M),
+        (at.own_error, scene.OWN_M),
         (at.noise, tracking.SENSOR_M),
     ):
         ratio = error / deviation

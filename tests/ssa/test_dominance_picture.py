@@ -21,7 +21,7 @@ def envs():
 
 
 def changed(one, other):
-    """Where two frames differ: above, below, and in what is told."""
+    """Where two frames differ: above, below, and in what is describe_action."""
     differs = (one != other).any(axis=2)
     wide, high = 565, 200
     return differs[:high, :wide].any(), differs[high:, :wide].any(), differs[:, wide:].any()
@@ -38,18 +38,25 @@ def changed(one, other):
     ],
 )
 def test_actions_are_told_in_words(action, words):
-    assert picture.told(action, 2) == words
+    assert picture.describe_action(action, 2) == words
 
 
 def test_of_several_inspectors_it_is_told_which_one_acts():
     actions = rules.Actions(3)
-    assert picture.told(actions.count - 1, 3) == "inspector 2 jams"
-    assert picture.told(actions.first_point + 4, 3) == "inspector 1 points at inspector 1"
-    assert len({picture.told(action, 3) for action in range(actions.count)}) == actions.count
+    assert picture.describe_action(actions.count - 1, 3) == "inspector 2 jams"
+    assert (
+        picture.describe_action(actions.first_point + 4, 3) == "inspector 1 points at inspector 1"
+    )
+    assert (
+        len({picture.describe_action(action, 3) for action in range(actions.count)})
+        == actions.count
+    )
 
 
 def test_words_of_burns_are_those_of_their_directions():
-    words = [picture.told(1 + way, 2).split()[-1] for way in range(len(rules.DIRECTIONS))]
+    words = [
+        picture.describe_action(1 + way, 2).split()[-1] for way in range(len(rules.DIRECTIONS))
+    ]
     along = {"up": (0, 1), "down": (0, -1), "forwards": (1, 1), "back": (1, -1)}
     for word, push in zip(words[:4], rules.DIRECTIONS[:4], strict=True):
         axis, sign = along[word]

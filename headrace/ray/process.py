@@ -40,6 +40,7 @@ def process_class(name: str, target: str) -> type:
 
             self.object: Any = None
             self.problem: Any = None
+            self.error: Exception | None = None  # raised by begin
             self.begun = threading.Event()
 
         def home(self) -> Any:
@@ -67,12 +68,21 @@ def process_class(name: str, target: str) -> type:
                 self.object = getattr(importlib.import_module(module), kind)(*args)
                 self.problem = getattr(self.object, "problem", None)
                 return self.problem
+            except Exception as error:
+                self.error = error
+                raise
             finally:
                 self.begun.set()
 
         def call(self, method: str, *args: Any) -> Any:
-            """Call a method of the object, once it exists; None if it has a problem."""
+            """Call a method of the object, once it exists; None if it has a problem.
+
+            Raises:
+                Exception: ``begin`` raised it, or the method does.
+            """
             self.begun.wait()
+            if self.error is not None:
+                raise self.error
             return None if self.problem else getattr(self.object, method)(*args)
 
     HeadraceProcess.__name__ = HeadraceProcess.__qualname__ = name

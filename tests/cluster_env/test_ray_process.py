@@ -122,5 +122,5 @@ def test_a_process_whose_object_cannot_be_created_fails_each_call():
     process = process_class("Things", "headrace.ray.nowhere:Thing")()
     with pytest.raises(ModuleNotFoundError):
         process.begin()
-    with pytest.raises(AttributeError):
+    with pytest.raises(ModuleNotFoundError, match=r"headrace\.ray\.nowhere"):
         process.call("double", 3)

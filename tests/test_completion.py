@@ -12,6 +12,7 @@ from headrace.algos import NAMES
 from headrace.cli import completion, main
 from headrace.cli.commands import COMMANDS, SCHEDULERS
 from headrace.cli.completion import Completions, words_of
+from headrace.errors import ConfigError
 
 HELP = """usage: headrace fly
 │ --env STR, --env-id STR    │ A name, as in --no-flag. │
@@ -32,6 +33,18 @@ def test_words_are_read_from_help_in_and_out_of_a_frame():
     flags = ["--env", "--env-id", "--engine", "--seed", "--trust", "--no-trust", "--help"]
     assert words.after == {"fly low": flags, "fly high": flags, "fly": ["low", "high"]}
     assert words.values == {"--engine": ["auto", "native"]}
+
+
+def test_a_command_whose_package_is_missing_leaves_the_others_complete():
+    def needs_package(argv):
+        raise ConfigError("headrace plan needs simpy")
+
+    def fly(argv):
+        print(HELP)
+
+    words = words_of({"plan": needs_package, "fly": fly}, {})
+    assert words.after["plan"] == ["--help"]
+    assert "--seed" in words.after["fly"]
 
 
 @pytest.fixture(scope="module")

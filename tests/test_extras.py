@@ -67,7 +67,7 @@ def test_a_default_run_trains_and_says_once_what_it_leaves_out(bare, trained):
 
 @pytest.mark.parametrize(
     "words",
-    ["resume run --total-steps 3000", "evaluate run --episodes 2"],
+    ["resume run --total-steps 3000", "evaluate run --episodes 2", "completion bash"],
 )
 def test_commands_of_a_default_install_work(bare, trained, words):
     done = run(bare, ["headrace", *words.split()])

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from headrace.errors import ConfigError
+
 _COLUMNS = "100"  # of the help that is read: narrow enough for one column of flags
 _ROW = re.compile(r"^[│ ] {1,2}(--\S.*?)(?: {2}|$)", re.MULTILINE)  # its frame may be left out
 _FLAG = re.compile(r"--[a-z0-9][a-z0-9-]*")
@@ -41,10 +43,9 @@ def words_of(commands: Mapping[str, Command], groups: Mapping[str, Sequence[str]
     for name, command in commands.items():
         for second in groups.get(name, [""]):
             rows = _ROW.findall(_help(command, [*second.split(), _HELP_OF.get(name, "--help")]))
-            after[f"{name} {second}".rstrip()] = [
-                *dict.fromkeys(f for row in rows for f in _FLAG.findall(row)),
-                "--help",
-            ]
+            flags = [flag for row in rows for flag in _FLAG.findall(row)]
+            flags += [_HELP_OF[name]] if name in _HELP_OF else []
+            after[f"{name} {second}".rstrip()] = [*dict.fromkeys([*flags, "--help"])]
             for flag, given in _CHOICES.findall("\n".join(rows)):
                 values.setdefault(flag, {}).update(dict.fromkeys(given.split(",")))
     after |= {name: list(words) for name, words in groups.items()}
@@ -58,9 +59,12 @@ def script(shell: str, words: Completions) -> str:
 
 
 def _help(command: Command, words: list[str]) -> str:
-    """Return what a command prints for these arguments, which ask for help."""
-    shown = io.StringIO()
-    with _columns(), contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+    """Return what a command prints for these arguments, which ask for help.
+
+    The result is empty for commands whose optional packages aren't installed.
+    """
+    shown, ends = io.StringIO(), (SystemExit, ConfigError)
+    with _columns(), contextlib.redirect_stdout(shown), contextlib.suppress(*ends):
         command(words)
     return shown.getvalue()
 

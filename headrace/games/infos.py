@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-GAME = "game"  # metadata of one game: its GameSpec
+GAME = "headrace_game"  # metadata of one game: its GameSpec
 FLAGS = "agent_flags"  # info of one game: [4, n] bool, its rows as follows
 TERMINATED, TRUNCATED, COMPLETE, OVER = range(4)
 """Rows of flags: an agent's episode ended, its step is complete, the game has no agents left."""

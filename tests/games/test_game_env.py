@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 from worlds import CountingGame, CountingTurns, Matching
@@ -67,6 +68,28 @@ def test_engines_carry_a_reward_per_agent(env: Any, engine: str) -> None:
     assert np.any(rewards)
     for one, column in zip(rewards, paid, strict=True):
         assert np.all((column == one.ravel()) | (column == 0.0))
+
+
+class NamedGame(gymnasium.Env[Any, Any]):
+    """A single-agent environment whose metadata has a key "game"."""
+
+    metadata: ClassVar[dict[str, Any]] = {"game": "catch"}
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("engine", ["sync", "threads"])
+def test_metadata_of_an_environment_does_not_make_it_a_game(engine: str) -> None:
+    with contextlib.closing(make_vec(NamedGame, 2, engine)) as envs:
+        envs.reset(seed=0)
+        assert envs.step(np.zeros(2, np.int64))[1].tolist() == [1.0, 1.0]
+    assert envs.metadata["game"] == "catch"
 
 
 def test_progress_counts_a_game_once_and_no_reward_of_a_filler() -> None:

@@ -17,13 +17,18 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def difference(expected: dict[str, str]) -> str:
-    """Return how this node's versions differ from the first node's, as a sentence; "": equal."""
+def difference(expected: dict[str, str], driver: str) -> str:
+    """Return how this node's versions differ from those expected; "": they don't.
+
+    Args:
+        expected: the versions of the driver.
+        driver: name of the driver's machine, for the message.
+    """
     here = versions()
     wrong = [f"{k} {here.get(k, 'none')}, not {v}" for k, v in expected.items() if here.get(k) != v]
     if not wrong:
         return ""
     return (
-        f"has {' and '.join(wrong)} as the first node has: install the same there, or keep the "
+        f"has {' and '.join(wrong)} as {driver} has: install the same there, or keep the "
         "virtual environment on a file system that all nodes share"
     )

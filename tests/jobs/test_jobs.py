@@ -252,11 +252,11 @@ def test_seeds_that_slurm_has_forgotten_count(tmp_path, monkeypatch, before, las
 
 
 def test_another_version_on_a_node_is_told_with_the_remedy():
-    assert difference(versions()) == ""
+    assert difference(versions(), "login1") == ""
     assert versions()["Python"] == platform.python_version()  # which Ray compares whole
-    words = difference(versions() | {"Python": "3.9"})
+    words = difference(versions() | {"Python": "3.9"}, "login1")
     assert "Python 3." in words
-    assert "not 3.9 as the first node has: install the same there" in words
+    assert "not 3.9 as login1 has: install the same there" in words
 
 
 def test_a_node_that_differs_says_so_and_starts_nothing():

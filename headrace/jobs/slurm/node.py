@@ -71,7 +71,7 @@ def _name() -> str:
 
 def join_problem(spec: NodeSpec) -> str:
     """Return why this node can't join, as a sentence without its subject; "": it can."""
-    if answer := difference(spec.versions):
+    if answer := difference(spec.versions, spec.driver):
         return answer
     deadline = time.monotonic() + _PROBE_S
     while spec.probe and not os.path.exists(spec.probe):

@@ -259,7 +259,7 @@ class ActorCritic(Protocol):
 
     @property
     def distribution(self) -> Any:
-        """See ``headrace/ops/distributions.py``."""
+        """See ``headrace/ops/distributions``."""
 
     @property
     def popart(self) -> Any:

@@ -1,4 +1,4 @@
-"""What is weightless_copy has everything but its parameters' values."""
+"""A weightless copy has everything except its parameters' values."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ import tyro
 from common import train_command
 from rich.console import Console
 
-from headrace.studies.aggregation import grouped, means, over_known, plus_minus
+from headrace.studies.aggregation import grouped, means, over_present, plus_minus
 from headrace.studies.children import Children
 from headrace.studies.machine import head, show, wide_console, write_csv
 from headrace.studies.plotting import picture
@@ -98,7 +98,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         cell: dict[str, Any] = {"rule": rule, "seeds": len(own)}
         cell["reached"] = sum(row["reached"] for row in own)
         cell |= means(own, ("pulls", "env_steps", "updates", "megabytes", "lag_mean", "sps"))
-        cell["kl"] = over_known(own, "kl", statistics.fmean)
+        cell["kl"] = over_present(own, "kl", statistics.fmean)
         base = cells[0] if cells else cell
         cell["fewer_pulls"] = base["pulls"] / cell["pulls"]
         cell["more_steps"] = cell["env_steps"] / base["env_steps"]

@@ -16,7 +16,7 @@ ROOT = REPOSITORY / "headrace"
 PACKAGES = (
     "actors", "algos", "config", "distributed", "doctor", "evaluating", "games", "integrations",
     "jobs", "launch", "learner", "nn", "ops", "processes", "ray", "recipes", "reporting", "rundir",
-    "spaces", "trainer", "transport", "zoo",
+    "spaces", "studies", "trainer", "transport", "zoo",
 )  # fmt: skip
 DIALECT = [
     r"\banew\b",

@@ -103,8 +103,8 @@ def test_a_sweep_takes_lists_of_choices(sample, text, monkeypatch):
     ("sample", "words"),
     [
         ({"gamma": 0.9}, r"must be a list of choices, as in \[1, 2, 4\].* as gamma=…"),
-        ({"gamma": [0.9]}, "must hold two or more different choices"),
-        ({"network": [hr.Network()]}, "must hold numbers, text, True"),
+        ({"gamma": [0.9]}, "must contain two or more different choices"),
+        ({"network": [hr.Network()]}, "must contain numbers, text, True"),
         ({}, "a sweep needs a setting to sample: give sample="),
     ],
 )

@@ -15,24 +15,22 @@ T = TypeVar("T")
 
 def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     """Group rows by a key, in order of the keys' first appearance."""
-    found: dict[Any, list[T]] = {}
+    groups: dict[Any, list[T]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
-def over_known(
-    rows: Iterable[Row], name: str, figure: Callable[[list[float]], float]
+def over_present(
+    rows: Iterable[Row], name: str, reduce: Callable[[list[float]], float]
 ) -> float | None:
-    """Aggregate the non-missing values of a column, by default their mean; None if there are
-    none.
-    """
-    known = [row[name] for row in rows if row.get(name) is not None]
-    return figure(known) if known else None
+    """Aggregate the present values of a column; None if all are missing."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return reduce(values) if values else None
 
 
 def mean_se(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Mean and standard error of the mean; the error of a single value is NaN.
+    """Return the mean and its standard error, which is NaN for a single value.
 
     Raises:
         statistics.StatisticsError: there is no value.
@@ -43,14 +41,12 @@ def mean_se(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def means(rows: Sequence[Row], names: Iterable[str]) -> dict[str, Any]:
-    """Return ``name`` and ``name_se`` of each column over the rows that have it; None if none
-    has.
-    """
-    found: dict[str, Any] = {}
+    """Return ``name`` and ``name_se`` of each column over its present values, or None."""
+    results: dict[str, Any] = {}
     for name in names:
-        found[name] = over_known(rows, name, statistics.fmean)
-        found[f"{name}_se"] = over_known(rows, name, lambda known: mean_se(known)[1])
-    return found
+        results[name] = over_present(rows, name, statistics.fmean)
+        results[f"{name}_se"] = over_present(rows, name, lambda values: mean_se(values)[1])
+    return results
 
 
 def plus_minus(row: Row, name: str, digits: int = 1) -> str:

@@ -33,10 +33,10 @@ def sweep(
     quiet: bool = False,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """Train with drawn settings and rank them; the same call continues an interrupted sweep.
+    """Train with sampled settings and rank them; the same call continues an interrupted sweep.
 
     Args:
-        env, algo: as for :func:`headrace.train`; ``env`` may also be a whole :class:`Config`.
+        env, algo: as for :func:`headrace.train`; ``env`` may also be a complete :class:`Config`.
         sample: settings to sample: choices, as in ``{"epochs": [2, 4, 8]}``, or a distribution, as
             in ``{"learning_rate": "loguniform:1e-5,1e-2"}``.
         quiet: print nothing.
@@ -48,17 +48,18 @@ def sweep(
         the sampled settings by name.
 
     Raises:
-        ConfigError: a setting is wrong; nothing was started.
+        ConfigError: a setting is invalid; nothing was started.
     """
-    own = {name: settings.pop(name) for name in [*settings] if name in Sweep.__dataclass_fields__}
-    given = {name: x for name, x in (("env", env), ("algo", algo)) if x is not None}
-    config = env if isinstance(env, Config) else Config(**given, **settings)
+    of_sweep = Sweep.__dataclass_fields__
+    sweep_settings = {name: settings.pop(name) for name in [*settings] if name in of_sweep}
+    arguments = {name: x for name, x in (("env", env), ("algo", algo)) if x is not None}
+    config = env if isinstance(env, Config) else Config(**arguments, **settings)
     config = config if config.is_sized else choose(config, None, cores=1)
     if isinstance(sample, str):
         sample = [sample]
     if isinstance(sample, Mapping):
         sample = [f"{name}={_drawn(name, drawn)}" for name, drawn in sample.items()]
-    study = Sweep(sample=tuple(sample), config=config, **own)
+    study = Sweep(sample=tuple(sample), config=config, **sweep_settings)
     run(study, Console(file=io.StringIO()) if quiet else wide_console())
     return [
         {"trial": trial.number, "score": trial.value, **trial.params}
@@ -83,21 +84,21 @@ def _drawn(name: str, values: Any) -> str:
         choices = [json.dumps(value, default=_plain) for value in values]
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"sample={{{name!r}: {shown(values)}}} must hold numbers, text, True, False, None or "
-            f"lists of them ({error})"
+            f"sample={{{name!r}: {shown(values)}}} must contain numbers, text, True, False, None "
+            f"or lists of them ({error})"
         ) from error
     return f"choice:{','.join(choices)}"
 
 
 def _plain(value: Any) -> Any:
-    """Convert NumPy's numbers and arrays."""
+    """Convert NumPy numbers and arrays to plain values."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is none of these")
 
 
 def plot(runs: Runs, output: str | Path | None = None, metrics: str | Sequence[str] = ()) -> Path:
-    """Draw learning curves of runs, and return the PNG's path.
+    """Plot learning curves of runs, and return the PNG's path.
 
     Runs that differ only in their seed form one curve, with an interval if rliable is installed.
 
@@ -107,7 +108,7 @@ def plot(runs: Runs, output: str | Path | None = None, metrics: str | Sequence[s
         metrics: names in ``metrics.jsonl``, such as ``env/is_success``. Each one gets a panel.
 
     Raises:
-        CheckpointError: a directory holds no metrics.
+        CheckpointError: a directory has no metrics.
         ConfigError: a metric is in none of the runs.
     """
     paths, names = _paths(runs), [metrics] if isinstance(metrics, str) else metrics
@@ -122,7 +123,7 @@ def report(runs: Runs, output: str | Path | None = None) -> Path:
         output: the file; ``report.html`` in the first run by default.
 
     Raises:
-        CheckpointError: a directory holds no metrics.
+        CheckpointError: a directory has no metrics.
     """
     paths = _paths(runs)
     return page.write(paths, None if output is None else Path(output), _interval(paths), [])

@@ -1,7 +1,7 @@
-"""Runs measurements in separate sessions that end with the process that started them.
+"""Runs child processes in separate sessions that end with the process that started them.
 
-The one who starts a child holds a pipe to a shell beside it. The kernel closes the pipe when he is
-gone, however he ended, and the shell then kills the child's whole session.
+The parent holds a pipe to a shell next to each child. The kernel closes the pipe when the parent
+ends for any reason, and the shell then kills the child's session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Watch = Callable[[int], None]
 
 
 class ProcessKilled(RuntimeError):
-    """Error of a process ended by a signal, as from lack of memory; a retry may succeed."""
+    """Error of a process that a signal ended, such as a lack of memory; a retry may succeed."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ProcessResult:
     timed_out: bool
 
     def error(self, name: str) -> RuntimeError:
-        """Describe how it ended, with the end of its output."""
+        """Return an error that describes how the process ended, with the end of its output."""
         kind = ProcessKilled if self.code < 0 and not self.timed_out else RuntimeError
         late = f"took longer than {self.wall_s:.0f} s"
         how = late if self.timed_out else f"ended with code {self.code}"
@@ -69,14 +69,15 @@ class Children:
         """Call a function of a module in a separate Python process and return its result.
 
         Args:
-            request: JSON, like what is returned.
-            timeout_s: it is killed after that, with all that it has started.
-            output: a file for all that it prints; None: only its end is shown, if it fails.
-            watch: gets the number of the process, several times a second while it runs.
-            within: a command that becomes the one behind it, as on another host of a network.
+            request: argument of the function, as JSON; the result is JSON as well.
+            timeout_s: time limit, after which the process and its children are killed.
+            output: file for its output. None: only the end is shown, if the process fails.
+            watch: called with the process id several times per second while it runs.
+            within: command prefix, for instance to run on another host.
 
         Raises:
-            RuntimeError: it failed, took too long or was ended; shows the end of its output.
+            RuntimeError: the process failed, took too long or was killed; contains the end of its
+                output.
         """
         module = function.__module__
         if module == "__main__":
@@ -107,11 +108,11 @@ class Children:
         """Run a command to its end.
 
         Args:
-            output: a file for all that it prints.
-            timeout_s: it is asked to stop after that, and killed ``grace_s`` later, with all that
-                it has started.
+            output: file for its output.
+            timeout_s: time limit, after which the process is asked to stop. It is killed with its
+                children ``grace_s`` later.
             watch: as for :meth:`call`.
-            line: for its standard input, which stays open.
+            line: text for its standard input, which stays open.
 
         Raises:
             RuntimeError: :meth:`end` was called before.
@@ -139,7 +140,7 @@ class Children:
                     process.terminate()
                     _wait(process, grace_s, watch)
         finally:
-            _kill_session(process)  # also what it left behind
+            _kill_session(process)  # including processes that it left behind
             process.wait()
             with self._lock:
                 self._running.discard(process)
@@ -148,7 +149,7 @@ class Children:
         return ProcessResult(output, process.returncode, time.monotonic() - start, timed_out)
 
     def end(self) -> None:
-        """Kill all running processes with their children; no process starts any more."""
+        """Kill all running processes with their children, and refuse new ones."""
         with self._lock:
             self._ended = True
             for process in self._running:
@@ -174,7 +175,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _ends_with_starter(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Return a command whose shell kills a process's session once this process has ended."""
+    """Kill the session of a process if this process ends inside the block."""
     shell = subprocess.Popen(
         ["/bin/sh", "-c", 'cat >/dev/null; kill -9 "-$0"', str(process.pid)],
         stdin=subprocess.PIPE,

@@ -11,26 +11,26 @@ from headrace.errors import ConfigError
 from headrace.studies.scores import references
 
 
-def suite_of(config: Config, given: str | None) -> Suite | None:
+def suite_of(config: Config, name: str | None) -> Suite | None:
     """Return the suite that normalises the scores of a run's environment or tasks.
 
     Args:
-        given: a suite, or a file of ``headrace references``; None: the 57 games of Atari.
+        name: name of a suite, or a file of ``headrace references``; None: the 57 Atari games.
 
     Returns:
-        None where no suite is given and Atari has no reference score of each: returns count.
+        None without a name if Atari lacks a reference score: runs are then ranked by returns.
 
     Raises:
-        ConfigError: the suite that is given isn't there, or lacks a reference score.
+        ConfigError: the named suite doesn't exist, or lacks a reference score.
     """
-    suite = SUITES["atari-57"] if given is None else references.read(given)
-    # By the names that scores have: those of tasks are resolved, a single one is as given.
-    names = [env_name(resolve(task)) for task in config.tasks]
+    suite = SUITES["atari-57"] if name is None else references.read(name)
+    # Scores are named by resolved tasks, or by a single environment as the user wrote it.
+    tasks = [env_name(resolve(task)) for task in config.tasks]
     try:
-        for name in names or [config.to_json()["env"]]:
-            suite.task(name)
+        for task in tasks or [config.to_json()["env"]]:
+            suite.task(task)
     except ConfigError:
-        if given is not None:
+        if name is not None:
             raise
         return None
     return suite
@@ -40,10 +40,10 @@ def fitness(suite: Suite | None, mean: float, tasks: Mapping[str, float]) -> flo
     """Return a run's fitness: for several tasks the mean capped normalised score.
 
     Args:
-        mean: its return, which counts without a suite. tasks: the return of each environment, also
-            of a single one, whose score isn't capped.
+        mean: return of the run, used without a suite.
+        tasks: return of each environment; the score of a single one isn't capped.
     """
     if suite is None:
         return mean
-    found = suite.scores({task: [value] for task, value in tasks.items()})
-    return found.mean if len(tasks) > 1 else next(iter(found.normalized.values()))
+    scores = suite.scores({task: [value] for task, value in tasks.items()})
+    return scores.mean if len(tasks) > 1 else next(iter(scores.normalized.values()))

@@ -22,42 +22,41 @@ from headrace.validation.flag_rewrites import flags_of, rewritten
 T = TypeVar("T")
 
 
-def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **own: Any) -> T:
+def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **fixed: Any) -> T:
     """Parse a study's settings, ``kind``, including a run's as ``config``.
 
     Args:
-        default: what the flags modify, unless they name an algorithm or a recipe.
-        own: settings of the run, its algorithm or its network that the study gives each run also
-            where a recipe has others.
+        default: config that the flags modify, unless they name an algorithm or a recipe.
+        fixed: settings of each run, its algorithm or its network that override those of a recipe.
 
     Raises:
-        ConfigError: there is no such algorithm or recipe, or a setting is wrong.
+        ConfigError: there is no such algorithm or recipe, or a setting is invalid.
     """
     rest = list(argv)
     name = rest.pop(0) if rest and not rest[0].startswith("-") else default.algo_name
     base = dataclasses.replace(default, algo=find(name)())
     config, rest = take_recipe(rest, base.algo_name, base)
-    known = flags_of(kind, Config, Network, type(base.algo))
-    rest, scheduled = rewritten(rest, known, float_fields(type(base.algo)))
+    names = flags_of(kind, Config, Network, type(base.algo))
+    rest, scheduled = rewritten(rest, names, float_fields(type(base.algo)))
     study: Any = tyro.cli(
         kind,
         prog=prog,
         description=kind.__doc__,
         args=rest,
-        default=kind(config=replaced(config, own)),  # type: ignore[call-arg]
+        default=kind(config=replaced(config, fixed)),  # type: ignore[call-arg]
         config=(tyro.conf.OmitArgPrefixes,),
     )
     if scheduled:
         study = dataclasses.replace(study, config=replaced(study.config, scheduled))
-    if study.config.is_sized:  # a recipe may leave that to the run; a study has to know
+    if study.config.is_sized:  # unset by some recipes, but a study needs the sizes
         return study
     return dataclasses.replace(study, config=choose(study.config, None, cores=1))
 
 
 def check_made(config: Config) -> None:
-    """Raise ConfigError unless the environments of a study's runs can be made."""
-    known = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
-    probe(*known, looks_for_stacks=False)
+    """Raise ConfigError unless the environments of a study's runs can be created."""
+    arguments = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
+    probe(*arguments, looks_for_stacks=False)
 
 
 def named(config: Config) -> str:

@@ -24,8 +24,8 @@ def alone(folder: Path, timeout_s: float = 120.0) -> Iterator[None]:
     """Hold the exclusive lock of a folder against all other threads and processes.
 
     Raises:
-        CheckpointError: others were inside for so long, the last of whom is named; or the file
-            system has no locks.
+        CheckpointError: other processes held the lock for the whole timeout (the message names the
+            last one), or the file system has no locks.
     """
     until = time.monotonic() + timeout_s
     while True:
@@ -47,12 +47,12 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
     """Write the settings into a new folder, or compare them with those of an existing one.
 
     Args:
-        what: the folder holds, with its article.
-        identity: a run's ``config``, settled, and ``parameters`` that are drawn among it.
+        what: description of the folder's content, with its article.
+        identity: settled ``config`` of a run, and the sampled ``parameters``.
 
     Raises:
-        ConfigError: they are others; names one that differs. Or the file is none of headrace's, or
-            the folder holds something else.
+        ConfigError: a setting differs (the message names it), the file isn't one of headrace's, or
+            the folder contains something else.
     """
     for name, other in _OTHERS.items():
         if name != file.name and file.with_name(name).exists():
@@ -65,9 +65,9 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
         theirs = _flat(_settled(json.loads(file.read_text(encoding="utf-8"))))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} can't be read ({error}): {_elsewhere()}") from error
-    own = _flat(json.loads(json.dumps(ours)))
-    for name in [*own, *theirs]:
-        there, here = theirs.get(name), own.get(name)
+    requested = _flat(json.loads(json.dumps(ours)))
+    for name in [*requested, *theirs]:
+        there, here = theirs.get(name), requested.get(name)
         if there != here:
             raise ConfigError(
                 f"{file.parent} holds {what} with {name}={shown(there)}, not {shown(here)}: give "
@@ -80,12 +80,10 @@ def _elsewhere() -> str:
 
 
 def _settled(values: Any) -> Any:
-    """Return settings as stored, including those of older versions, with automatic sizes left
-    out.
-    """
+    """Return stored settings without automatic sizes; unreadable ones unchanged."""
     try:
         config = from_json(values["config"]).settled.to_json()
-    except (HeadraceError, KeyError, TypeError):  # they are compared as they are
+    except (HeadraceError, KeyError, TypeError):  # compared unchanged
         return values
     return json.loads(json.dumps({**values, "config": plain(config)}))
 
@@ -94,9 +92,9 @@ def _flat(values: Any, path: str = "") -> dict[str, Any]:
     """Flatten settings by name: the algorithm as ``algo``, sampled ones as ``sample.NAME``."""
     if not isinstance(values, dict):
         return {path: values}
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         inside = "" if path in ("", "config", "algo", "network") else f"{path}."
-        known = {"parameters": "sample", "name": "algo" if path == "algo" else "name"}
-        found |= _flat(value, f"{inside}{known.get(name, name)}")
-    return found
+        renamed = {"parameters": "sample", "name": "algo" if path == "algo" else "name"}
+        flat |= _flat(value, f"{inside}{renamed.get(name, name)}")
+    return flat

@@ -18,9 +18,9 @@ _PACKAGES = ("Python", "torch", "gymnasium", "envpool", "stable-baselines3", "nu
 
 def machine() -> str:
     """Describe processor, cores, memory and relevant versions in one line."""
-    found, known = described(), versions()
-    parts = [f"{found['cores']} cores ({found['processor']})", found.get("memory", "")]
-    parts += [f"{name} {known[name]}" for name in _PACKAGES if name in known]
+    info, installed = described(), versions()
+    parts = [f"{info['cores']} cores ({info['processor']})", info.get("memory", "")]
+    parts += [f"{name} {installed[name]}" for name in _PACKAGES if name in installed]
     return ", ".join(filter(None, parts))
 
 
@@ -33,7 +33,7 @@ def wide_console() -> Console:
 
 
 def head(doc: str | None, settings: str, console: Console) -> None:
-    """Print what a study reproduces, its settings and the machine."""
+    """Print the purpose of a study, its settings and the machine."""
     first = (doc or "").strip().split("\n\n")[0]
     console.print(f"{first}\n{settings}\nMachine: {machine()}", soft_wrap=True)
 
@@ -41,11 +41,11 @@ def head(doc: str | None, settings: str, console: Console) -> None:
 def show(
     rows: Sequence[Mapping[str, Any]], title: str, console: Console, wrap: bool = False
 ) -> None:
-    """Print a table of texts, one column per key of the first row, which is aligned to the left.
+    """Print a table with one column per key of the first row; the first column is left-aligned.
 
     Args:
-        title: may be wider than the table; empty: none.
-        wrap: break cells where the console is narrow.
+        title: text above the table, which may be wider; empty: none.
+        wrap: break cells if the console is narrow.
     """
     if title:
         console.print(title, soft_wrap=True)

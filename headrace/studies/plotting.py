@@ -1,4 +1,4 @@
-"""Plots of studies: figures, and curves with a confidence band."""
+"""Plots of studies: figures, and curves with confidence bands."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LAYOUT = "constrained"  # of panels; None is faster
-Series = Mapping[str, Sequence[Curve]]  # by the name in the legend: one curve per run
+LAYOUT = "constrained"  # layout engine of panels; None is faster
+Series = Mapping[str, Sequence[Curve]]  # one curve per run, by the name in the legend
 
 
 @contextlib.contextmanager
 def picture(
     path: Path, title: str, size: tuple[float, float], **panels: Any
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    """Create a figure and its panels, an array of axes; saved as a PNG when the block ends.
+    """Create a figure and an array of its axes, and save it as a PNG when the block ends.
 
     Args:
-        panels: of ``Figure.subplots``: nrows, ncols, sharey; one panel without them.
+        panels: arguments of ``Figure.subplots`` (nrows, ncols, sharey); one panel without them.
     """
     figure = new_figure(figsize=size, layout=LAYOUT)
     yield figure, np.ravel(figure.subplots(**panels))  # type: ignore[arg-type]
@@ -51,11 +51,11 @@ def new_figure(**settings: Any) -> Figure:
 def curves(
     panel: Axes, series: Series, *, runs: bool = False, dashed: Collection[str] = ()
 ) -> None:
-    """Plot the runs' interquartile mean and its interval, which :func:`band` names.
+    """Plot the interquartile mean of runs and its interval, which :func:`band` describes.
 
     Args:
-        runs: draw each run, too.
-        dashed: names whose lines are.
+        runs: also plot each run.
+        dashed: names of series with dashed lines.
     """
     from matplotlib.ticker import EngFormatter
 
@@ -65,12 +65,12 @@ def curves(
             panel.plot(x, y, marker=".", alpha=0.3, linewidth=0.8, **look)
         panel.plot([], [], label=name, **look)
         if full := [curve for curve in each if len(curve[0])]:
-            with contextlib.suppress(ValueError):  # one ended before another's first point
+            with contextlib.suppress(ValueError):  # runs without a common range
                 at, values = on_grid(full)
                 mean, low, high = _middle(values)
                 panel.plot(at, mean, linewidth=2.0 if runs else None, **look)
                 panel.fill_between(at, low, high, alpha=0.2, color=f"C{i}", linewidth=0)
-    panel.xaxis.set_major_formatter(EngFormatter(sep=" "))  # whole millions run into each other
+    panel.xaxis.set_major_formatter(EngFormatter(sep=" "))  # plain millions would overlap
     panel.grid(alpha=0.3)
 
 
@@ -100,9 +100,9 @@ def draw_curves(
     """Plot learning curves in adjacent panels.
 
     Args:
-        panels: by the label of their x axis.
-        level: a return that is aimed at.
-        look: of :func:`curves`.
+        panels: series of each panel, by the label of its x axis.
+        level: target return, plotted as a line.
+        look: arguments of :func:`curves`.
     """
     size = (5.5 * len(panels), 4.2)
     with picture(path, title, size, ncols=len(panels), sharey=True) as (_, axes):

@@ -20,17 +20,18 @@ def train_to_end(config: Config, callbacks: Iterable[Any] = (), **settings: Any)
     """Train a run to its end; return the reason if its sampled settings made that impossible.
 
     Args:
-        config: with its run directory. settings: that change where the run goes on.
+        config: config with its run directory. settings: changes for a resumed run.
 
     Returns:
-        why training broke down, or what is wrong with a setting, which may show only where the
-        environment is known; None: it came to its end.
+        the reason why training failed or a setting is invalid, which may depend on the
+        environment; None if training ended normally.
 
     Raises:
-        CheckpointError: the run directory is another's, and names other code than ``config``.
-        ConfigError: memory or files are short, or a run that had begun can't go on, which is the
-            machine's fault.
-        RuntimeError: it was interrupted, as by a signal to all processes of a job.
+        CheckpointError: the run directory belongs to another run, and names other code than
+            ``config``.
+        ConfigError: memory or files are short, or an existing run can't resume; both are problems
+            of the machine.
+        RuntimeError: the run was interrupted, for instance by a signal to all processes of a job.
     """
     run_dir = Path(config.run_dir or "")
     begun = checkpoint.exists(run_dir)

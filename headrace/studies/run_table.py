@@ -1,8 +1,8 @@
 """Table of a study's runs that survives interruption.
 
-A study is a list of *cases*: dicts of settings, the seed among them, that name one run each. Its
-runs are the lines of a table, one appended when a run ends. Starting a study again does only the
-cases that have no line yet; with other settings it adds lines and leaves the old ones alone.
+A study is a list of *cases*: dicts of settings, including the seed, that identify one run each. The
+table has a line per run, appended when the run ends. Starting a study again runs only the cases
+without a line; with other settings it adds lines and keeps the old ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Case = Mapping[str, Any]
 def grid(settings: Case, **axes: Iterable[Any]) -> list[Case]:
     """Return all combinations of some axes, merged with the common settings.
 
-    The last axis is outermost: what is to be noisy alike for all others, the seed, stands there.
+    The last axis is outermost. Pass the seed there, so that temporary noise affects all cases.
     """
     values = [list(axis) for axis in axes.values()][::-1]
     return [
@@ -44,19 +44,20 @@ def grid(settings: Case, **axes: Iterable[Any]) -> list[Case]:
 def fingerprint(values: Any) -> str:
     """Return a fingerprint of JSON settings."""
     text = json.dumps(values, sort_keys=True)
-    return "x" + hashlib.sha256(text.encode()).hexdigest()[:8]  # with an x it is no number
+    # The x keeps the fingerprint from parsing as a number.
+    return "x" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 class Study:
     """Runs of a study, stored in a CSV table.
 
     Args:
-        folder: made if it is missing.
-        columns: of the table: the settings that a case names, then the results.
-        name: of the file in ``folder``.
+        folder: folder of the table, created if it is missing.
+        columns: columns of the table: the settings of a case, then the results.
+        name: name of the file in ``folder``.
 
     Raises:
-        ConfigError: the folder holds a table with other columns.
+        ConfigError: the folder contains a table with other columns.
     """
 
     def __init__(self, folder: Path, columns: Sequence[str], name: str = "runs.csv") -> None:
@@ -70,10 +71,10 @@ class Study:
 
     def _read(self) -> None:
         text = self._path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]  # a line without its end was cut by an interruption
-        if whole != text:
-            os.truncate(self._path, len(whole.encode()))
-        header, *lines = csv.reader(whole.split("\n")[:-1]) if whole else [[]]
+        complete = text[: text.rfind("\n") + 1]  # an interruption may truncate the last line
+        if complete != text:
+            os.truncate(self._path, len(complete.encode()))
+        header, *lines = csv.reader(complete.split("\n")[:-1]) if complete else [[]]
         if header and header != self._columns:
             raise ConfigError(
                 f"{self._path} has the columns {', '.join(header)}, but this study writes "
@@ -83,10 +84,10 @@ class Study:
         self.rows = [dict(zip(header, map(_parsed, line), strict=True)) for line in lines]
 
     def append(self, *rows: Case) -> None:
-        """Append a finished run to the table; atomic and on disk on return.
+        """Append finished runs to the table; atomic, and on disk on return.
 
         Raises:
-            ValueError: a column is missing, unknown, or holds a line break.
+            ValueError: a column is missing or unknown, or a value contains a line break.
         """
         lines = [self._values(row) for row in rows]
         text = io.StringIO()
@@ -109,8 +110,8 @@ class Study:
 
     def row(self, case: Case) -> dict[str, Any] | None:
         """Return the run of a case, or None while it hasn't ended."""
-        wanted = [(name, _parsed(value)) for name, value in case.items()]
-        return next((r for r in self.rows if all(r[k] == v for k, v in wanted)), None)
+        values = [(name, _parsed(value)) for name, value in case.items()]
+        return next((r for r in self.rows if all(r[k] == v for k, v in values)), None)
 
     def done(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
         """Return the finished runs, in the order of the cases."""
@@ -131,11 +132,11 @@ class Study:
         """Measure missing cases and append each result; add failed cases to ``failed``.
 
         Args:
-            measure: gives the results of a case; it runs in a thread of this process, so it
-                starts a child for what costs time. Children are ended, interrupted or not.
-            console: gets a progress bar, and a line per run.
-            jobs: how many cases are measured at a time.
-            shown: results in a run's line; None: all.
+            measure: returns the results of a case. It runs in a thread of this process, so it
+                should start a child for long work. All children end with this call.
+            console: console for a progress bar, and a line per run.
+            jobs: number of cases measured at a time.
+            shown: results in the line of a run; None: all.
         """
         names = list(dict.fromkeys(name for case in cases for name in case))
         varied = [k for k in names if len({str(case.get(k)) for case in cases}) > 1]
@@ -156,7 +157,7 @@ class Study:
                         result = dict(future.result())
                         self.append({**case, **result})
                         result = {k: v for k, v in result.items() if shown is None or k in shown}
-                    except Exception as error:  # one run is lost, the study goes on
+                    except Exception as error:  # the study continues without this run
                         self.failed.append(case)
                         result = {"failed": f"{type(error).__name__}: {error}"}
                     name = _spelled({k: case[k] for k in varied if k in case})
@@ -167,7 +168,7 @@ class Study:
                     bar.advance(task)
 
     def status(self, console: Console, *names: str) -> int:
-        """Return a command's exit status: 1 after printing which cases failed."""
+        """Print the failed cases and return the exit status of the command."""
         for case in self.failed:
             name = ", ".join(f"{k.replace('_', ' ')} {case[k]}" for k in names)
             console.print(f"failed, start again to repeat it: {name}", soft_wrap=True)

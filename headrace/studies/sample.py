@@ -18,14 +18,23 @@ from headrace.rundir.config_file import replaced
 
 Kind = Literal["uniform", "loguniform", "int", "logint", "choice"]
 KINDS = get_args(Kind)
-# What tells runs apart, or is the study's own to decide.
-_OWN = ("seed", "run_dir", "resume", "overwrite", "init_from", "total_steps", "algo", "network")
+# Settings that identify a run, or that the study sets.
+_RESERVED = (
+    "seed",
+    "run_dir",
+    "resume",
+    "overwrite",
+    "init_from",
+    "total_steps",
+    "algo",
+    "network",
+)
 
-_MOST_TRIED = 256  # combinations of the others, in which a value may be valid
+_MOST_TRIED = 256  # combinations of the other parameters that are tried with a value
 
-# IMPALA, Table D.1: what hyperparameters are drawn from, and PBT's members begin with. Its
-# epsilons, 1e-1 to 1e-7, are added to mean squares of gradients that are sums over 32 x 100 steps,
-# ours to the root of those of means: so the root of the printed one, divided by 3,200.
+# IMPALA, Table D.1: initial distributions of hyperparameters, also for PBT. The paper's epsilons,
+# 1e-1 to 1e-7, are added to mean squares of gradients that are sums over 32 x 100 steps. Ours are
+# added to the root of those of means: the root of the printed value, divided by 3,200.
 IMPALA = (
     "entropy_coef=loguniform:5e-5,1e-2",
     "learning_rate=loguniform:5e-6,5e-3",
@@ -38,7 +47,7 @@ class Parameter:
     """A setting and the distribution of its values.
 
     Attributes:
-        values: the two ends of a range, both included; or the choices.
+        values: both ends of a range, which are included; or the choices.
     """
 
     name: str
@@ -51,7 +60,7 @@ class Parameter:
         return self.kind in ("loguniform", "logint")
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Return whether values are integers of a range."""
         return self.kind in ("int", "logint")
 
@@ -60,13 +69,13 @@ class Parameter:
         if self.kind == "choice":
             return self.values[int(rng.integers(len(self.values)))]
         low, high = self.values
-        if self.whole:
-            high += 1  # each whole number has a stretch of its own
+        if self.is_integer:
+            high += 1  # so that the last integer has an interval as well
         if self.log:
-            found = math.exp(rng.uniform(math.log(low), math.log(high)))
+            value = math.exp(rng.uniform(math.log(low), math.log(high)))
         else:
-            found = float(rng.uniform(low, high))
-        return min(int(found), self.values[1]) if self.whole else min(max(found, low), high)
+            value = float(rng.uniform(low, high))
+        return min(int(value), self.values[1]) if self.is_integer else min(max(value, low), high)
 
 
 def seed_of(*numbers: int) -> int:
@@ -78,27 +87,27 @@ def parse(texts: Sequence[str], config: Config) -> list[Parameter]:
     """Parse parameters; for repeated settings, the last one counts.
 
     Args:
-        config: whose settings they are.
+        config: config with these settings.
 
     Raises:
-        ConfigError: a setting is unknown, or may not have an end of its range or a choice, whatever
-            ends and choices the others have; a range is none.
+        ConfigError: a setting is unknown or a range malformed; or an end of a range or a choice is
+            invalid with all ends and choices of the others.
     """
-    found = {one.name: one for one in map(_parsed, texts)}
-    for name, one in found.items():
+    parameters = {one.name: one for one in map(_parsed, texts)}
+    for name, one in parameters.items():
         for value in one.values:
-            _check_value(name, value, [p for p in found.values() if p is not one], config)
-    return list(found.values())
+            _check_value(name, value, [p for p in parameters.values() if p is not one], config)
+    return list(parameters.values())
 
 
 def _check_value(name: str, value: Any, others: Sequence[Parameter], config: Config) -> None:
-    """Raise ConfigError if a run may not have this value."""
+    """Raise ConfigError if this value is invalid with every tried combination of the others."""
     try:
         replaced(config, {name: value})
     except ConfigError:
         ends = itertools.product(*(other.values for other in others))
-        for beside in itertools.islice(ends, _MOST_TRIED):
-            settings = {other.name: x for other, x in zip(others, beside, strict=True)}
+        for values in itertools.islice(ends, _MOST_TRIED):
+            settings = {other.name: x for other, x in zip(others, values, strict=True)}
             with contextlib.suppress(ConfigError):
                 replaced(config, {**settings, name: value})
                 return
@@ -115,12 +124,15 @@ def _parsed(text: str) -> Parameter:
     if kind not in KINDS:
         hint = nearest(kind.lower(), KINDS)
         raise ConfigError(f"sample={shown(text)}: choose {', '.join(KINDS)} as its kind.{hint}")
-    require(name not in _OWN, "sample", text, f"of another setting: {name} is the study's to set")
+    valid = f"a different setting: the study sets {name}"
+    require(name not in _RESERVED, "sample", text, valid)
     values = _values(kind, ends)
     if kind != "choice":
         _check_range(text, kind, values)
     elif len(set(map(str, values))) < max(2, len(values)):
-        raise ConfigError(f"sample={shown(text)} must hold two or more different choices, {as_in}")
+        raise ConfigError(
+            f"sample={shown(text)} must contain two or more different choices, {as_in}"
+        )
     if kind in ("uniform", "loguniform"):
         values = tuple(map(float, values))
     return Parameter(name, kind, values)  # type: ignore[arg-type]
@@ -141,11 +153,11 @@ def _value(text: str) -> Any:
 
 
 def _check_range(text: str, kind: str, values: tuple[Any, ...]) -> None:
-    whole = kind in ("int", "logint")
-    numbers = [x for x in values if isinstance(x, int if whole else int | float)]
+    is_integer = kind in ("int", "logint")
+    numbers = [x for x in values if isinstance(x, int if is_integer else int | float)]
     numbers = [x for x in numbers if not isinstance(x, bool) and abs(x) <= 1e18]
     if len(numbers) != 2 or len(values) != 2:
-        what = "whole numbers" if whole else "numbers"
+        what = "whole numbers" if is_integer else "numbers"
         raise ConfigError(f"sample={shown(text)} must end with two {what}, as {kind}:1,8")
     low, high = numbers
     if not low < high:

@@ -1,7 +1,7 @@
 """Statistics of few runs (Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice").
 
-Scores are arrays ``[runs, tasks, …]`` by the name of who has them. Intervals are 95%, from
-bootstraps that are stratified by task, by rliable.
+Scores are arrays ``[runs, tasks, …]`` by name of the algorithm. Intervals are 95% bootstrap
+intervals, stratified by task, from rliable.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate and its interval, or arrays of them."""
+    """Estimate with its interval, or arrays of them."""
 
     value: Array
     low: Array
     high: Array
 
     def text(self, at: int = 0, interval: bool = True) -> str:
-        """``0.91 (0.88–0.93)``, or without the interval."""
+        """Format as ``0.91 (0.88–0.93)``, or without the interval."""
         value, low, high = (float(np.ravel(x)[at]) for x in (self.value, self.low, self.high))
         return f"{value:.2f}" + (f" ({low:.2f}–{high:.2f})" if interval else "")
 
@@ -49,8 +49,8 @@ def middle(values: Array) -> Array:
 
 def over_runs(values: Array) -> tuple[Array, Array, Array]:
     """Return the interquartile mean over ``[runs, points]``, and the ends of its interval."""
-    found = interquartile({"": values[:, None, :]})[""]
-    return found.value, found.low, found.high
+    estimate = interquartile({"": values[:, None, :]})[""]
+    return estimate.value, estimate.low, estimate.high
 
 
 def are_there() -> bool:
@@ -70,9 +70,9 @@ def improvement(
     def better(x: Array, y: Array) -> Array:
         return np.atleast_1d(((x[:, None] > y) + 0.5 * (x[:, None] == y)).mean())
 
-    named = {f"{own},{peer}": (scores[own], scores[peer]) for own, peer in pairs}
-    found = _bootstrapped(named, better)
-    return {pair: found[",".join(pair)] for pair in pairs}
+    named = {f"{a},{b}": (scores[a], scores[b]) for a, b in pairs}
+    estimates = _bootstrapped(named, better)
+    return {pair: estimates[",".join(pair)] for pair in pairs}
 
 
 def profiles(scores: Mapping[str, Array], at: Sequence[float] | Array) -> dict[str, Estimate]:
@@ -85,14 +85,15 @@ def profiles(scores: Mapping[str, Array], at: Sequence[float] | Array) -> dict[s
     return _bootstrapped(dict(scores), above)
 
 
-def _bootstrapped(scores: dict[str, Any], figure: Callable[..., Array]) -> dict[str, Estimate]:
+def _bootstrapped(scores: dict[str, Any], statistic: Callable[..., Array]) -> dict[str, Estimate]:
+    """Return the values of a statistic with their bootstrap intervals, by name."""
     with needs("interval='bootstrap' of several runs", "bench"):
         from rliable.library import get_interval_estimates
 
     if not scores:
         return {}
     with _seeded():
-        points, intervals = get_interval_estimates(scores, figure, reps=REPEATS)
+        points, intervals = get_interval_estimates(scores, statistic, reps=REPEATS)
     return {name: Estimate(points[name], *intervals[name]) for name in scores}
 
 

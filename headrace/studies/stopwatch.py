@@ -20,19 +20,19 @@ _QUARTILES = 1.349  # deviations of a normal distribution between its quartiles
 class BlockTimer:
     """Medians over blocks of calls."""
 
-    wall_s: float  # per unit of work, without the time in which threads had no core
-    cores: float  # processor time / that
+    wall_s: float  # per unit of work, without the time that threads waited for a core
+    cores: float  # processor time / wall time
     cv: float  # deviation of a call, relative to its mean, from the quartiles
 
 
 def measure_time(call: Callable[[], float], seconds: float) -> BlockTimer:
     """Time calls for a given duration, in at least three blocks, after a warm-up call.
 
-    What the process waits for a core because others have them all is not counted, where the system
-    tells (Linux): it is no cost of the call.
+    Time that the process waits for a core because of other load is excluded on systems that report
+    it (Linux): it isn't a cost of the call.
 
     Args:
-        call: returns how many units of work it did, above 0.
+        call: returns the number of units of work that it did, above 0.
     """
     walls: list[float] = []
     cores: list[float] = []
@@ -48,9 +48,9 @@ def measure_time(call: Callable[[], float], seconds: float) -> BlockTimer:
             wall_s = time.perf_counter() - start
         cpu_s = time.process_time() - cpu_s
         busy_s, delay_s = _critical(before, _threads())
-        own_s = max(wall_s - delay_s, busy_s, 1e-9)
-        walls.append(own_s / units)
-        cores.append(cpu_s / own_s)
+        running_s = max(wall_s - delay_s, busy_s, 1e-9)
+        walls.append(running_s / units)
+        cores.append(cpu_s / running_s)
         counts.append(count)
     middle, (low, _, high) = statistics.median(walls), statistics.quantiles(walls)
     cv = (high - low) / _QUARTILES / middle * math.sqrt(statistics.median(counts))
@@ -60,15 +60,15 @@ def measure_time(call: Callable[[], float], seconds: float) -> BlockTimer:
 def _threads() -> dict[int, tuple[int, int]]:
     """Return the nanoseconds that each thread of this process ran, and waited for a core.
 
-    Empty where the system doesn't tell.
+    Empty if the system doesn't report them.
     """
-    found: dict[int, tuple[int, int]] = {}
+    times: dict[int, tuple[int, int]] = {}
     with contextlib.suppress(OSError, ValueError):
         for thread in os.listdir("/proc/self/task"):
             with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
                 busy, delay, _ = map(int, file.read().split())
-            found[int(thread)] = busy, delay
-    return found
+            times[int(thread)] = busy, delay
+    return times
 
 
 def _critical(
@@ -82,6 +82,6 @@ def _critical(
         thread: [now - then for now, then in zip(at, before.get(thread, at), strict=True)]
         for thread, at in after.items()
     }
-    own = grown.pop(threading.get_native_id(), [0, 0])
-    busy, delay = (own[i] + max((g[i] for g in grown.values()), default=0) for i in (0, 1))
+    this = grown.pop(threading.get_native_id(), [0, 0])
+    busy, delay = (this[i] + max((g[i] for g in grown.values()), default=0) for i in (0, 1))
     return 1e-9 * busy, 1e-9 * delay

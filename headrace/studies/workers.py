@@ -12,7 +12,7 @@ from headrace.studies.children import Children
 def work(jobs: int, turn: Callable[[Children], bool]) -> None:
     """Call ``turn`` in each of several threads, repeatedly while it returns True.
 
-    An error, or Ctrl-C, kills what the children are doing and is raised.
+    An error or Ctrl-C kills the children and is raised.
     """
     children, ended = Children(), threading.Event()
 

@@ -45,7 +45,7 @@ def test_choices_may_be_lists_and_dicts_of_several():
         ("gamma=uniform:a,b", "two numbers"),
         ("gamma=choice:0.9", "two or more"),
         ("gamma=choice:0.9,0.9", "different"),
-        ("seed=int:1,5", "the study's to set"),
+        ("seed=int:1,5", "the study sets seed"),
         ("clip=uniform:NaN,1", "two numbers"),
         ("rho_bar=choice:[1],2", "rho_bar"),
         ("max_lag=choice:1,1.5", "max_lag=1.5"),
@@ -68,9 +68,9 @@ def test_draws_fill_their_range_as_they_should(kind):
     drawn = np.array([one.draw(rng) for _ in range(4000)])
     assert low <= drawn.min() < 1.2 * low
     assert 0.9 * high < drawn.max() <= high
-    half = math.sqrt(low * (high + one.whole)) if one.log else (low + high) / 2
+    half = math.sqrt(low * (high + one.is_integer)) if one.log else (low + high) / 2
     assert 0.45 < (drawn < half).mean() < 0.55
-    assert all(isinstance(one.draw(rng), int if one.whole else float) for _ in range(9))
+    assert all(isinstance(one.draw(rng), int if one.is_integer else float) for _ in range(9))
 
 
 def test_choices_are_equally_likely():

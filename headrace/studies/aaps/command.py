@@ -1,7 +1,8 @@
 """``headrace bench aaps``: savings and cost of adaptive weight synchronisation.
 
-PPO over a ClusterEnv with several divergence thresholds, with weights fetched at every version, and
-with weights fetched every k versions, where k spends as many bytes as each of the thresholds did.
+Trains PPO on a ClusterEnv with several divergence thresholds, with weights fetched at every
+version, and with weights fetched every k versions. Each k transfers as many bytes as one of the
+thresholds.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     """``headrace bench aaps [--preset machine|paper] [flags]``; 1 if runs failed.
 
     Raises:
-        ConfigError: a flag is wrong; nothing was started.
+        ConfigError: a flag is invalid; nothing was started.
     """
     preset, rest = take_flag(list(argv), "--preset")
     preset = "machine" if preset is None else preset
@@ -56,12 +57,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def equal_intervals(aaps: Aaps, rows: Sequence[Row]) -> dict[float, int]:
-    """Return, by threshold, the k of every-<k> that fetches weights as often (median of runs)."""
+    """Return for each threshold the k of every-<k> that fetches as often (median of runs)."""
     adaptive = [row for row in rows if row["weight_sync"] == "adaptive"]
     return {
         threshold: max(1, round(aaps.iterations / statistics.median(
-            row["syncs_per_worker"] for row in mine)))
-        for threshold, mine in grouped(adaptive, lambda row: row["kl_threshold"]).items()
+            row["syncs_per_worker"] for row in runs)))
+        for threshold, runs in grouped(adaptive, lambda row: row["kl_threshold"]).items()
         if threshold in aaps.kl_thresholds
     }  # fmt: skip
 
@@ -103,7 +104,7 @@ def name_of(case: Row) -> str:
     return f"KL > {case['kl_threshold']:g}" if adaptive else str(case["weight_sync"])
 
 
-# -- what is printed and drawn ---------------------------------------------------------------------
+# -- tables and plots ------------------------------------------------------------------------------
 
 
 def write(aaps: Aaps, rows: Sequence[Row], console: Console) -> None:
@@ -111,29 +112,27 @@ def write(aaps: Aaps, rows: Sequence[Row], console: Console) -> None:
     intervals, by_name = equal_intervals(aaps, rows), grouped(rows, name_of)
     table, summary = [], []
     for name, runs in by_name.items():
-        found = means(runs, RESULTS)
+        averages = means(runs, RESULTS)
         interval = intervals.get(runs[0]["kl_threshold"]) if name.startswith("KL") else None
         table.append(
             {
                 "weights": name,
-                "return": plus_minus(found, "final_return"),
-                "evaluated": plus_minus(found, "eval_return"),
-                "syncs per worker": plus_minus(found, "syncs_per_worker"),
-                "fewer": f"{aaps.iterations / found['syncs_per_worker']:.1f}x",
-                "greatest mean of 4 KLs": plus_minus(found, "max_divergence", digits=4),
-                "kB sent": plus_minus(found, "kilobytes", digits=0),
-                "steps/s": plus_minus(found, "sps", digits=0),
+                "return": plus_minus(averages, "final_return"),
+                "evaluated": plus_minus(averages, "eval_return"),
+                "syncs per worker": plus_minus(averages, "syncs_per_worker"),
+                "fewer": f"{aaps.iterations / averages['syncs_per_worker']:.1f}x",
+                "greatest mean of 4 KLs": plus_minus(averages, "max_divergence", digits=4),
+                "kB sent": plus_minus(averages, "kilobytes", digits=0),
+                "steps/s": plus_minus(averages, "sps", digits=0),
                 "equal bytes": "" if interval is None else f"every-{interval}",
             }
         )
-        summary.append({"weights": name, **{k: found[k] for k in RESULTS}})
+        summary.append({"weights": name, **{k: averages[k] for k in RESULTS}})
     show(table, f"Mean ± standard error of {aaps.repeats} runs", console)
     output = Path(aaps.output)
     write_csv(output / "summary.csv", summary)
     _draw(aaps, by_name, output)
-    console.print(
-        f"table: {output / 'runs.csv'}, pictures: {output}/curves.png, {output}/syncs.png"
-    )
+    console.print(f"table: {output / 'runs.csv'}, plots: {output}/curves.png, {output}/syncs.png")
 
 
 def _draw(aaps: Aaps, by_name: Mapping[str, Sequence[Row]], output: Path) -> None:
@@ -142,7 +141,7 @@ def _draw(aaps: Aaps, by_name: Mapping[str, Sequence[Row]], output: Path) -> Non
         "at fixed intervals": [n for n in by_name if n.startswith("every")],
     }
     if kinds["at fixed intervals"] == ["every"]:
-        del kinds["at fixed intervals"]  # there is nothing to compare
+        del kinds["at fixed intervals"]  # nothing to compare
     steps = "environment steps, weights fetched "
     for figure, column, ylabel in (
         (

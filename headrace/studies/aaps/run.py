@@ -1,7 +1,7 @@
 """Settings of the adaptive weight synchronisation study, and one of its runs (PPO on a ClusterEnv).
 
-A run writes ``settings.json``, ``curve.jsonl``, a line per iteration, the same as TensorBoard's
-events, and at the end ``result.json``.
+A run writes ``settings.json``, a line per iteration to ``curve.jsonl``, the same values as
+TensorBoard events, and ``result.json`` at the end.
 """
 
 # Annotations are evaluated here at once: tyro reads those of Aaps.
@@ -50,17 +50,17 @@ class Aaps:
     kl_thresholds: Annotated[tuple[Annotated[float, ranges.NATS], ...], ranges.A_FEW] = THRESHOLDS
     """Nats of mean KL(worker's copy || learner) above which a worker fetches weights."""
     max_policy_lag: Annotated[int | None, ranges.VERSIONS] = None
-    """Versions behind at which a worker fetches weights whatever the drift; None: never."""
+    """Lag in versions at which a worker fetches weights regardless of drift; None: never."""
     fixed_intervals: bool = True
-    """Also fetch at fixed intervals that spend as many bytes as each threshold did."""
+    """Also measure fixed intervals that transfer as many bytes as each threshold."""
     repeats: Annotated[int, ranges.COUNT] = 3
     """Runs of each setting, with the seeds --seed, --seed + 1 …"""
     seed: Annotated[int, ranges.SEED] = 0
-    """Of the first repeat."""
+    """Random seed of the first repeat."""
     nodes: Annotated[int, ranges.NODES] = 2
-    """Workers."""
+    """Number of workers."""
     envs_per_node: Annotated[int, ranges.SIZE] = 32
-    """Environments of each worker."""
+    """Environments per worker."""
     num_steps: Annotated[int, ranges.SIZE] = 64
     """Steps of each environment per rollout; one update of the learner follows each rollout."""
     total_steps: Annotated[int, ranges.STEPS] = 1_000_000
@@ -68,27 +68,27 @@ class Aaps:
     epochs: Annotated[int, ranges.COUNT] = 4
     """Passes over each rollout."""
     minibatches: Annotated[int, ranges.SIZE] = 8
-    """Parts of each pass."""
+    """Minibatches per pass."""
     learning_rate: Annotated[float, ranges.ABOVE_0] = 1e-3
-    """At the start; it falls to 0 linearly."""
+    """Learning rate at the start; it decays linearly to 0."""
     gamma: Annotated[float, ranges.FACTOR] = 0.999
-    """Discount."""
+    """Discount factor."""
     lam: Annotated[float, ranges.FACTOR] = 0.98
-    """Of generalised advantage estimation."""
+    """Lambda of generalised advantage estimation."""
     entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.01
-    """Weight of the entropy."""
+    """Weight of the entropy bonus."""
     reward_scale: Annotated[float, ranges.ABOVE_0] = 0.05
-    """What rewards are multiplied by."""
+    """Factor that rewards are multiplied by."""
     engine: Literal["auto", "native", "envpool", "sync", "async", "threads"] = "auto"
     """How workers step their environments."""
     evaluations: Annotated[int, ranges.COUNT] = 20
-    """Of each run, evenly over its iterations; the last is at its end."""
+    """Evaluations per run, evenly spaced over its iterations; the last is at its end."""
     eval_episodes: Annotated[int, ranges.COUNT] = 50
-    """Episodes of each evaluation, with the likeliest actions."""
+    """Episodes per evaluation, with the most likely actions."""
     output: Annotated[str, ranges.NOT_EMPTY] = "runs/aaps"
-    """Folder for the table, the pictures and the runs."""
+    """Folder for the table, the plots and the runs."""
     timeout_s: Annotated[float, ranges.SECONDS] = 36_000.0
-    """A run that takes longer is ended and counts as failed."""
+    """Time limit of a run in seconds; a run that takes longer is killed and counts as failed."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -155,13 +155,13 @@ def cases_of(aaps: Aaps, kinds: Sequence[tuple[str, float]]) -> list[Case]:
 
 
 class PolicyAgent(nn.Module):
-    """headrace's own policy as an agent of a ClusterEnv.
+    """Adapter that uses a headrace policy as the agent of a ClusterEnv.
 
     Args:
-        policy: without recurrence, masks or previous inputs, of discrete actions.
+        policy: policy of discrete actions without recurrence, masks or previous inputs.
 
     Raises:
-        ConfigError: it is another one.
+        ConfigError: the policy is of another kind.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -192,12 +192,12 @@ def train(aaps: Aaps, case: Case, folder: Path) -> dict[str, Any]:
     """Train, write a line per iteration, and return the results."""
     torch.manual_seed(case["seed"])
     shared = {name: getattr(aaps, name) for name in ("envs_per_node", "engine", "max_policy_lag")}
-    own = {name: case[name] for name in ("weight_sync", "kl_threshold", "seed")}
-    settings = {"env_name": aaps.env_id, **shared, **own}
+    of_case = {name: case[name] for name in ("weight_sync", "kl_threshold", "seed")}
+    settings = {"env_name": aaps.env_id, **shared, **of_case}
     with ClusterEnv(settings, LocalConfig(nodes=aaps.nodes)) as envs:
         policy = Policy(envs.single_observation_space, envs.single_action_space)
-        known = {field.name for field in dataclasses.fields(PPO)}
-        hyper = {name: value for name, value in vars(aaps).items() if name in known}
+        names = {field.name for field in dataclasses.fields(PPO)}
+        hyper = {name: value for name, value in vars(aaps).items() if name in names}
         learner = Learner(policy, PPO(**hyper))
         envs.reset(seed=case["seed"])
         lines, start = [], time.monotonic()
@@ -224,7 +224,7 @@ def train(aaps: Aaps, case: Case, folder: Path) -> dict[str, Any]:
 def _iterations(
     aaps: Aaps, envs: ClusterEnv, policy: Policy, learner: Learner
 ) -> Iterator[dict[str, Any]]:
-    """Collect, train and maybe evaluate; yield the metrics of each iteration."""
+    """Collect, train and, if due, evaluate; yield the metrics of each iteration."""
     agent, env_steps, eval_s = PolicyAgent(policy), 0, 0.0
     returns: deque[float] = deque(maxlen=WINDOW)
     for iteration in range(1, aaps.iterations + 1):
@@ -235,16 +235,16 @@ def _iterations(
         left = 1.0 - (iteration - 1) / aaps.iterations
         batch = gather([rollout])
         metrics = learner.update(lambda: batch, aaps.learning_rate * left)  # noqa: B023
-        found, start = None, time.monotonic()
+        eval_return, start = None, time.monotonic()
         if aaps.evaluated(iteration):
-            found = evaluate(policy, aaps.env_id, aaps.eval_episodes, engine=aaps.engine).mean
+            eval_return = evaluate(policy, aaps.env_id, aaps.eval_episodes, engine=aaps.engine).mean
         eval_s += time.monotonic() - start
         info = envs.sync_info
         yield {
             "iteration": iteration,
             "env_steps": env_steps,
             "return": sum(returns) / len(returns) if returns else None,
-            "evaluated": found,
+            "evaluated": eval_return,
             "approx_kl": metrics["approx_kl"],
             "divergence": float(info["divergence"].max()) if info["_divergence"].any() else None,
             "syncs": float(info["weight_syncs"].mean()),
@@ -261,18 +261,18 @@ NAMES = {
     "syncs": "sync/weights_per_worker",
     "bytes": "sync/bytes",
 }
-"""What TensorBoard calls what a line says."""
+"""TensorBoard names of the metrics in a line."""
 
 
 def _write(folder: Path, line: dict[str, Any]) -> None:
     """Append metrics to ``curve.jsonl`` and to TensorBoard's events."""
     with (folder / "curve.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
-    known = {name: line[key] for key, name in NAMES.items() if line[key] is not None}
+    present = {name: line[key] for key, name in NAMES.items() if line[key] is not None}
     path = next(folder.glob("events.*"), folder / tensorboard_events.file_name())
     with path.open("ab") as file:
         file.write(b"" if file.tell() else tensorboard_events.header(None))
-        file.write(tensorboard_events.scalars(known, line["env_steps"]))
+        file.write(tensorboard_events.scalars(present, line["env_steps"]))
 
 
 def train_case(request: dict[str, Any]) -> dict[str, Any]:

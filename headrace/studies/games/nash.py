@@ -19,9 +19,10 @@ def tabular(policy: Policy, game: Any) -> spiel.TabularPolicy:
     """Tabulate the action probabilities of a memoryless policy in every information state.
 
     Args:
-        policy: trained on :class:`headrace.games.openspiel.SpielGames` of this game, where an
-            observation holds all that the player knows. game: of OpenSpiel; a simultaneous one is
-            taken move by move, of which the second player doesn't see the first's.
+        policy: policy trained on :class:`headrace.games.openspiel.SpielGames` of this game, whose
+            observation contains the complete information state.
+        game: OpenSpiel game. A simultaneous game is converted to turns, in which the second player
+            doesn't see the first player's move.
 
     Raises:
         ValueError: the policy is recurrent.
@@ -29,7 +30,7 @@ def tabular(policy: Policy, game: Any) -> spiel.TabularPolicy:
     if policy.core is not None:
         raise ValueError("a recurrent policy's actions depend on more than the information state")
     table = spiel.TabularPolicy(in_turns(game))
-    rows = [_seen(game, state) for state in table.states]
+    rows = [_observation(game, state) for state in table.states]
     inputs = policy.inputs.compose(
         np.stack(rows), table.legal_actions_mask, None, None, np.ones(len(rows), bool)
     )
@@ -49,7 +50,8 @@ def in_turns(game: Any) -> Any:
     return pyspiel.convert_to_turn_based(game)
 
 
-def _seen(game: Any, state: Any) -> np.ndarray:
+def _observation(game: Any, state: Any) -> np.ndarray:
+    """Return the current player's observation; that of the start in a simultaneous game."""
     if game.get_type().dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL:
         return observation_of(game, state, state.current_player())
     return observation_of(game, game.new_initial_state(), state.current_player())
@@ -58,8 +60,8 @@ def _seen(game: Any, state: Any) -> np.ndarray:
 def average(policies: Sequence[spiel.TabularPolicy], game: Any) -> Any:
     """Return the policy equivalent to sampling one of these for each game.
 
-    In each information state a policy counts by how likely the player's own actions were to lead
-    there under it (OpenSpiel's PolicyAggregator).
+    In each information state a policy is weighted by the probability that the player's own actions
+    reach it (OpenSpiel's PolicyAggregator).
     """
     game = in_turns(game)
     players = range(game.num_players())

@@ -12,32 +12,32 @@ import torch
 from headrace.games.openspiel import observation_of
 from headrace.nn.policy import Policy
 
-Player = Callable[[Any, np.random.Generator], int]  # of a state of OpenSpiel, a legal move
+Player = Callable[[Any, np.random.Generator], int]  # legal move in an OpenSpiel state
 
 
-def best_moves(state: Any, known: dict[str, tuple[float, tuple[int, ...]]]) -> tuple[int, ...]:
+def best_moves(state: Any, solved: dict[str, tuple[float, tuple[int, ...]]]) -> tuple[int, ...]:
     """Return all optimal moves of a state by minimax over the rest of the game.
 
     Args:
-        known: values for the first player, and best moves, by position; filled here.
+        solved: cache of values for the first player and best moves, by position.
     """
-    return _solved(state, known)[1]
+    return _solved(state, solved)[1]
 
 
 def _solved(
-    state: Any, known: dict[str, tuple[float, tuple[int, ...]]]
+    state: Any, solved: dict[str, tuple[float, tuple[int, ...]]]
 ) -> tuple[float, tuple[int, ...]]:
     if state.is_terminal():
         return float(state.returns()[0]), ()
     key = f"{state.current_player()}{state}"
-    if key not in known:
+    if key not in solved:
         sign = 1.0 if state.current_player() == 0 else -1.0
         moves = state.legal_actions()
-        values = [_solved(state.child(move), known)[0] for move in moves]
+        values = [_solved(state.child(move), solved)[0] for move in moves]
         best = max(sign * value for value in values)
         equal = [m for m, value in zip(moves, values, strict=True) if sign * value == best]
-        known[key] = sign * best, tuple(equal)
-    return known[key]
+        solved[key] = sign * best, tuple(equal)
+    return solved[key]
 
 
 def one_ahead(state: Any, rng: np.random.Generator) -> int:
@@ -63,18 +63,18 @@ def any_move(state: Any, rng: np.random.Generator) -> int:
 
 def minimax() -> Player:
     """Return a player that samples uniformly from its optimal moves."""
-    known: dict[str, tuple[float, tuple[int, ...]]] = {}
-    return lambda state, rng: int(rng.choice(best_moves(state, known)))
+    solved: dict[str, tuple[float, tuple[int, ...]]] = {}
+    return lambda state, rng: int(rng.choice(best_moves(state, solved)))
 
 
 def against(
     policy: Policy, game: Any, seat: int, other: Player, episodes: int, seed: int
 ) -> Counter[str]:
-    """Count the games that a policy's likeliest moves win, draw and lose against a player.
+    """Count the games that a policy's most likely moves win, draw and lose against a player.
 
     Args:
-        game: of OpenSpiel, of perfect information.
-        seat: of the policy, 0 moves first.
+        game: OpenSpiel game of perfect information.
+        seat: seat of the policy; 0 moves first.
     """
     rng = np.random.default_rng(seed)
     chosen: dict[str, int] = {}

@@ -1,10 +1,10 @@
 """Quantal response equilibrium of a game: the exact limit of self-play with an entropy bonus.
 
-A policy gradient whose loss has an entropy bonus in every state is at rest where each player's
-probabilities are proportional to ``exp(Q / bonus)``, with ``Q`` the returns of its actions against
-the other. Magnetic mirror descent goes there in the whole game tree at once (Sokota et al. 2023,
-"A Unified Approach to Reinforcement Learning, Quantal Response Equilibria, and Two-Player Zero-Sum
-Games").
+A policy gradient with an entropy bonus in every state has its fixed point where each player's
+probabilities are proportional to ``exp(Q / bonus)``. ``Q`` are the returns of its actions against
+the other player. Magnetic mirror descent converges to this point in the whole game tree at once
+(Sokota et al. 2023, "A Unified Approach to Reinforcement Learning, Quantal Response Equilibria, and
+Two-Player Zero-Sum Games").
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def quantal(game: Any, bonus: float, rounds: int = 1000, rate: float = 0.05) -> 
     """Compute the equilibrium policy of both players.
 
     Args:
-        game: of OpenSpiel, of two players, whose sums are zero; its tree is held in memory.
-        bonus: weight of the entropy, in units of returns. rate: of the descent; too large a one
-            turns in circles, the sooner the smaller the bonus.
+        game: two-player zero-sum OpenSpiel game; its tree is held in memory.
+        bonus: weight of the entropy, in units of returns.
+        rate: step size of the descent. Too large a rate cycles, sooner with a smaller bonus.
     """
     table = spiel.TabularPolicy(in_turns(game))
     tree, legal = _Tree(table), np.asarray(table.legal_actions_mask, bool)
@@ -44,14 +44,14 @@ class _Tree:
     """Game tree as arrays: M terminal histories with at most D moves each.
 
     Args:
-        table: whose states are numbered.
+        table: policy table that numbers the states.
     """
 
     def __init__(self, table: spiel.TabularPolicy) -> None:
         self._table = table
-        self._found: list[tuple[float, float, list[tuple[int, int, int]]]] = []
+        self._histories: list[tuple[float, float, list[tuple[int, int, int]]]] = []
         self._walk(table.game.new_initial_state(), 1.0, [])
-        chances, returns, ways = zip(*self._found, strict=True)
+        chances, returns, ways = zip(*self._histories, strict=True)
         self._chance, self._return = np.array(chances), np.array(returns)  # [M], of player 0
         depth = max(map(len, ways))
         padded = [[*way, *[(0, 0, -1)] * (depth - len(way))] for way in ways]
@@ -59,7 +59,7 @@ class _Tree:
 
     def _walk(self, state: Any, chance: float, way: list[tuple[int, int, int]]) -> None:
         if state.is_terminal():
-            self._found.append((chance, state.returns()[0], way))
+            self._histories.append((chance, state.returns()[0], way))
         elif state.is_chance_node():
             for action, share in state.chance_outcomes():
                 self._walk(state.child(action), chance * share, way)
@@ -72,19 +72,19 @@ class _Tree:
     def values(self, chances: np.ndarray) -> np.ndarray:
         """Return the values ``[S, A]`` of each action if both players follow ``chances``.
 
-        Each history counts by how likely chance and the other player are to lead there.
+        Each history is weighted by the probability that chance and the other player reach it.
         """
         total, weight = np.zeros(chances.shape), np.zeros(chances.shape)
         of = chances[self._state, self._action]
         for player, sign in enumerate((1.0, -1.0)):
-            own = np.where(self._player == player, of, 1.0)
+            player_chances = np.where(self._player == player, of, 1.0)
             others = np.where(self._player == 1 - player, of, 1.0).prod(1) * self._chance
-            behind = np.ones(len(own))  # its own moves after this one
-            for d in reversed(range(own.shape[1])):
+            behind = np.ones(len(player_chances))  # its own moves after this one
+            for d in reversed(range(player_chances.shape[1])):
                 here = self._player[:, d] == player
                 at = self._state[here, d], self._action[here, d]
                 likely = (others * behind)[here]
                 np.add.at(total, at, sign * likely * self._return[here])
                 np.add.at(weight, at, likely)
-                behind = behind * own[:, d]
+                behind = behind * player_chances[:, d]
         return total / np.maximum(weight, 1e-300)

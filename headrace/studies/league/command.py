@@ -30,17 +30,17 @@ def folder_of(path: Path) -> Path:
     """Return the league of a run, or ``path`` itself if it is one.
 
     Raises:
-        ConfigError: it is neither. CheckpointError: a run's settings can't be read.
+        ConfigError: the path is neither. CheckpointError: the settings of a run are unreadable.
     """
     if (path / GAME).exists():
         return path
     if (path / "config.json").exists():
-        found = Path(_named_in(path / "config.json") or path / "league")
-        if (found / GAME).exists():
-            return found
+        league = Path(_named_in(path / "config.json") or path / "league")
+        if (league / GAME).exists():
+            return league
     raise ConfigError(
-        f"{str(path)!r} is no league and no run that has one: name the run directory of a run with "
-        "--opponents, or its league"
+        f"{str(path)!r} is neither a league nor a run with a league: give the run directory of a "
+        "run with --opponents, or its league"
     )
 
 
@@ -48,7 +48,7 @@ def _named_in(settings: Path) -> str | None:
     """Return the league that a run's ``config.json`` names.
 
     Raises:
-        CheckpointError: it can't be read.
+        CheckpointError: the file is unreadable.
     """
     try:
         named: str | None = json.loads(settings.read_text(encoding="utf-8"))["config"].get("league")
@@ -76,17 +76,18 @@ def show_league(
     """Play the requested games, then print ratings and plot pay-offs of all games of the league.
 
     Args:
-        names: two snapshots to play against each other; none: every pair, if ``episodes`` is given,
-            of at most ``most`` snapshots, evenly spaced in each run.
-        episodes: games that ``names`` play now (None: 100), or that every pair is to have played;
-            half of them in either seat.
-        trusts: import code that snapshots name. output: the picture; league.png in the league.
+        names: two snapshots to play against each other. Empty: with ``episodes``, every pair of at
+            most ``most`` snapshots, evenly spaced in each run.
+        episodes: games that ``names`` play now (None: 100), or total games of every pair; half of
+            them in either seat.
+        trusts: import code that snapshots name.
+        output: file of the plot; league.png in the league by default.
 
     Returns:
-        ratings of all that played.
+        ratings of all players with games.
 
     Raises:
-        ConfigError: there is no league, or no snapshot of such a name.
+        ConfigError: there is no league, or no snapshot of that name.
     """
     console, folder = console or wide_console(), folder_of(path)
     require(len(names) in (0, 2), "play", " ".join(names), "two snapshots")
@@ -94,38 +95,39 @@ def show_league(
     fields.check("most", Annotated[int, ranges.Range(2, 10**6)], most)
     fields.check("seed", Annotated[int, ranges.SEED], seed)
     every = snapshots(folder)
-    known = _games(folder)
+    games = _games(folder)
     if names:
         one, other = pair(folder, names)
-        wanted = RequestedGames(one, other, episodes or 100, _count(known, one, other))
-        _say(_played(folder, [wanted], seed, trusts)[0], console)
+        request = RequestedGames(one, other, episodes or 100, _count(games, one, other))
+        _print_match(_play_all(folder, [request], seed, trusts)[0], console)
     elif episodes is not None:
-        every_pair = [(a, b, _count(known, a, b)) for a, b in all_pairs(_spread(every, most))]
+        every_pair = [(a, b, _count(games, a, b)) for a, b in all_pairs(_spread(every, most))]
         missing = [RequestedGames(a, b, episodes - n, n) for a, b, n in every_pair if n < episodes]
         console.print(f"{len(missing)} pairs play until each has {episodes} games")
-        _played(folder, missing, seed, trusts)
-    known = _games(folder)
-    if not known:
+        _play_all(folder, missing, seed, trusts)
+    games = _games(folder)
+    if not games:
         console.print(
-            f"{folder}: {len(every)} snapshots, and no game among them yet: --episodes 100 plays "
-            "every pair, --play A B one"
+            f"{folder}: {len(every)} snapshots without games between them: --episodes 100 plays "
+            "every pair, --play A B one pair"
         )
         return {}
-    ratings = rate(known)
-    _show(every, ratings, known, console)
+    ratings = rate(games)
+    _print_ratings(every, ratings, games, console)
     output = output or folder / "league.png"
     rated = [one for one in every if one.name in ratings]
     drawn = _spread(rated, _SHOWN)
-    matrix = picture.payoffs(known, [one.name for one in drawn])
+    matrix = picture.payoffs(games, [one.name for one in drawn])
     picture.draw(drawn, matrix, ratings, output)
-    console.print(f"picture: {output}", soft_wrap=True)
+    console.print(f"plot: {output}", soft_wrap=True)
     return ratings
 
 
 def _spread(players: Sequence[Snapshot], most: int) -> list[Snapshot]:
     """Select at most ``most`` snapshots, evenly per run and evenly spaced within a run.
 
-    The newest of a run stands for it where there is one place; more runs than places are spread.
+    The newest snapshot represents a run with a single place. Of more runs than places, evenly
+    spaced ones are used.
     """
     of_run: dict[str, list[Snapshot]] = {}
     for one in players:
@@ -136,8 +138,8 @@ def _spread(players: Sequence[Snapshot], most: int) -> list[Snapshot]:
         places[min((n, i) for i, n in enumerate(places) if n < len(runs[i]))[1]] += 1
     chosen = {
         one.name
-        for own, count in zip(runs, places, strict=True)
-        for one in ([newest(own)] if count == 1 else _even(own, count))
+        for of_one, count in zip(runs, places, strict=True)
+        for one in ([newest(of_one)] if count == 1 else _even(of_one, count))
     }
     return [one for one in players if one.name in chosen]
 
@@ -150,40 +152,46 @@ def _even(values: Sequence[Any], most: int) -> list[Any]:
 
 
 def _games(folder: Path) -> Games:
+    """Read the number of games and the total score of all pairs.
+
+    Raises:
+        CheckpointError: a file of games is unreadable.
+    """
     games: Games = {}
     for file in league_writer.match_files(folder):
         try:
             match = MatchResult.of(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{file} can't be read as games of two snapshots ({error!r}): take it away, and "
-                "--episodes lets the two play again"
+                f"{file} can't be read as games of two snapshots ({error!r}): remove it and play "
+                "them again with --episodes"
             ) from error
         count, score = games.get((match.one, match.other), (0, 0.0))
         games[match.one, match.other] = count + match.games, score + match.score
     return games
 
 
-def _count(known: Games, a: Snapshot, b: Snapshot) -> int:
-    return sum(known.get(key, (0, 0.0))[0] for key in ((a.name, b.name), (b.name, a.name)))
+def _count(games: Games, a: Snapshot, b: Snapshot) -> int:
+    """Return the number of games between two snapshots, in either order."""
+    return sum(games.get(key, (0, 0.0))[0] for key in ((a.name, b.name), (b.name, a.name)))
 
 
 class RequestedGames(NamedTuple):
-    """Games that two snapshots are to play."""
+    """Request for games between two snapshots."""
 
     one: Snapshot
     other: Snapshot
     games: int
-    before: int  # that they have played
+    before: int  # games that they have already played
 
     def seed(self, seed: int) -> int:
-        """Return the seed of these games, different for other snapshots and for later games."""
+        """Return the seed of these games, which differs by snapshots and for later games."""
         names = "/".join(sorted((self.one.name, self.other.name)))
         words = np.random.SeedSequence([seed, self.before, *names.encode()]).generate_state(1)
         return int(words[0] >> 1)
 
 
-def _played(
+def _play_all(
     folder: Path, pairs: Sequence[RequestedGames], seed: int, trusts: bool
 ) -> list[MatchResult]:
     """Play the games of pairs in one vector environment, and save the results."""
@@ -202,17 +210,18 @@ def _played(
         seed_global_generators(seed, "match")
         games = make_vec(env, count, config["engine"], config["env_kwargs"], seed)
         stack.enter_context(contextlib.closing(games))
-        found = []
-        for wanted in pairs:
-            players = wanted.one, wanted.other
-            seed_global_generators(wanted.seed(seed), "match")
-            match = play(games, players, wanted.games, wanted.seed(seed), load)
+        results = []
+        for request in pairs:
+            players = request.one, request.other
+            seed_global_generators(request.seed(seed), "match")
+            match = play(games, players, request.games, request.seed(seed), load)
             league_writer.write_match(folder, match._asdict())
-            found.append(match)
-    return found
+            results.append(match)
+    return results
 
 
-def _say(match: MatchResult, console: Console) -> None:
+def _print_match(match: MatchResult, console: Console) -> None:
+    """Print the result of a match."""
     seats = ", ".join(f"{mean:+.3f}" for mean in match.by_seat)
     console.print(
         f"{match.one} against {match.other}, {match.games} games: {match.wins} won, {match.draws} "
@@ -222,12 +231,13 @@ def _say(match: MatchResult, console: Console) -> None:
     )
 
 
-def _show(
-    every: Sequence[Snapshot], ratings: dict[str, Rating], known: Games, console: Console
+def _print_ratings(
+    every: Sequence[Snapshot], ratings: dict[str, Rating], games: Games, console: Console
 ) -> None:
+    """Print the table of ratings."""
     steps = {one.name: f"{one.step:,}" for one in every}
     scored = dict.fromkeys(ratings, 0.0)
-    for (one, other), (count, score) in known.items():
+    for (one, other), (count, score) in games.items():
         scored[one] += score
         scored[other] += count - score
     rows = [

@@ -19,8 +19,8 @@ from headrace.games.vector import agents_of
 from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 
-MOST_GAMES = 64  # side by side
-MOST_STEPS = 100_000  # of a game
+MOST_GAMES = 64  # games in parallel
+MOST_STEPS = 100_000  # per game
 
 
 class MatchResult(NamedTuple):
@@ -55,26 +55,26 @@ def pair(league: Path, names: Sequence[str]) -> list[Snapshot]:
     """Return two snapshots of a league by name; a run's name stands for its newest.
 
     Raises:
-        ConfigError: there is none of a name, or both are the same; the message has the nearest.
+        ConfigError: a name is unknown, or both are the same; the message has the nearest.
     """
-    every, found = snapshots(league), []
+    every, chosen = snapshots(league), []
     for name in names:
         of_run = [one for one in every if name in (one.name, one.run)]
         if not of_run:
-            known = [*(one.name for one in every), *(one.run for one in every)]
-            last = ", ".join(list(dict.fromkeys(known))[-3:])
-            hint = nearest(name, dict.fromkeys(known)) or f" Choose among {last} …"
-            raise ConfigError(f"play={name!r} is no snapshot of {league}.{hint}")
+            valid = dict.fromkeys([*(one.name for one in every), *(one.run for one in every)])
+            last = ", ".join(list(valid)[-3:])
+            hint = nearest(name, valid) or f" Choose among {last} …"
+            raise ConfigError(f"play={name!r} isn't a snapshot of {league}.{hint}")
         exact = [one for one in of_run if one.name == name]
-        found.append(newest(exact or of_run))
-    if found[0] == found[1]:
-        others = [one for one in every if one != found[0]]
-        near = min(others, key=lambda one: abs(one.step - found[0].step), default=None)
+        chosen.append(newest(exact or of_run))
+    if chosen[0] == chosen[1]:
+        others = [one for one in every if one != chosen[0]]
+        near = min(others, key=lambda one: abs(one.step - chosen[0].step), default=None)
         raise ConfigError(
-            f"play={' '.join(names)!r} is {found[0].name} against itself, which tells nothing: "
-            f"name two snapshots{f' (nearest: {found[0].name} {near.name})' if near else ''}"
+            f"play={' '.join(names)!r} is {chosen[0].name} against itself: name two different "
+            f"snapshots{f' (nearest: {chosen[0].name} {near.name})' if near else ''}"
         )
-    return found
+    return chosen
 
 
 def play(
@@ -85,17 +85,18 @@ def play(
     load: Load,
     most_steps: int = MOST_STEPS,
 ) -> MatchResult:
-    """Play whole games between two snapshots; all seats but the first's are the second's.
+    """Play complete games between two snapshots; the second one plays all seats except one.
 
-    The first's seat goes round from game to game, so with as many games in each as the numbers
-    allow. Every column of games plays as many of them, so short games don't count more.
+    The first player's seat rotates from game to game, so that seats have equal numbers of games as
+    far as possible. All parallel games play equally many games, so short games don't count more.
 
     Args:
-        games: columns are agents, game by game. episodes: games, at least one.
-        most_steps: after which a game must be over.
+        games: vector environment whose columns are agents, game by game.
+        episodes: number of games, at least one.
+        most_steps: maximum length of a game.
 
     Raises:
-        ConfigError: a game goes on for longer.
+        ConfigError: a game takes longer.
     """
     num_agents = len(agents_of(games))
     num_games = games.num_envs // num_agents
@@ -109,14 +110,14 @@ def play(
     left = np.full(num_games, episodes // num_games)
     left[: episodes % num_games] += 1
     begun = np.concatenate([[0], np.cumsum(left)[:-1]])  # numbers of the games, over all columns
-    results: list[tuple[int, float, float]] = []  # seat, own return, the others' mean
+    results: list[tuple[int, float, float]] = []  # seat, first player's return, the others' mean
     steps = np.zeros(num_games, int)  # of the games in progress
     while left.any():
         seats = begun % num_agents
-        own = (np.arange(num_agents) == seats[:, None]).ravel()
+        is_first = (np.arange(num_agents) == seats[:, None]).ravel()
         columns = np.flatnonzero(~progress.gone & moved)
         if len(columns):
-            each = [players[0] if own[c] else players[1] for c in columns.tolist()]
+            each = [players[0] if is_first[c] else players[1] for c in columns.tolist()]
             frozen.act(each, columns, (obs, info_mask(infos), progress.reward, progress.first))
         actions = tree.map_leaves(np.copy, frozen.actions)
         obs, reward, terminated, truncated, infos = games.step(actions)
@@ -129,8 +130,8 @@ def play(
             raise ConfigError(_endless(players, most_steps))
         for g in np.flatnonzero(over).tolist():
             returns = progress.totals[g]
-            mine = returns[seats[g]]
-            results.append((int(seats[g]), mine, (returns.sum() - mine) / (num_agents - 1)))
+            first = returns[seats[g]]
+            results.append((int(seats[g]), first, (returns.sum() - first) / (num_agents - 1)))
         left[over] -= 1
         begun[over & (left > 0)] += 1
     frozen.close()
@@ -139,23 +140,23 @@ def play(
 
 def _endless(players: tuple[Snapshot, Snapshot], steps: int) -> str:
     names = " against ".join(one.name for one in players)
-    return f"a game of {names} isn't over after {steps:,} steps: name a game that limits its steps"
+    return f"a game of {names} isn't over after {steps:,} steps: use a game with a step limit"
 
 
 def _match(
     players: tuple[Snapshot, Snapshot], results: list[tuple[int, float, float]], num_agents: int
 ) -> MatchResult:
-    seats, own, others = (np.array(x) for x in zip(*results, strict=True))
-    se = float(own.std(ddof=1) / np.sqrt(len(own))) if len(own) > 1 else float("nan")
+    seats, first, others = (np.array(x) for x in zip(*results, strict=True))
+    se = float(first.std(ddof=1) / np.sqrt(len(first))) if len(first) > 1 else float("nan")
     return MatchResult(
         players[0].name,
         players[1].name,
-        len(own),
-        int((own > others).sum()),
-        int((own == others).sum()),
-        float(own.mean()),
+        len(first),
+        int((first > others).sum()),
+        int((first == others).sum()),
+        float(first.mean()),
         se,
-        tuple(float(own[seats == s].mean()) for s in range(num_agents) if (seats == s).any()),
+        tuple(float(first[seats == s].mean()) for s in range(num_agents) if (seats == s).any()),
     )
 
 

@@ -39,7 +39,7 @@ def draw(
     """Write the plot.
 
     Args:
-        players: in the order of rows and columns. matrix: of :func:`payoffs`.
+        players: players in the order of rows and columns. matrix: result of :func:`payoffs`.
     """
     title = "Pay-offs (mean score of the row: 1 wins, 0 loses) and ratings with standard errors"
     with plotting.picture(path, title, (11.5, 5.2), ncols=2) as (figure, (left, right)):
@@ -63,6 +63,6 @@ def draw(
             look = {"color": f"C{k}", "marker": "o", "markersize": 3, "capsize": 2}
             right.errorbar(steps, values, spread, label=run, **look)
         right.set(xlabel="environment steps of the run", ylabel="rating (Elo)")
-        right.locator_params(axis="x", nbins=5)  # more numbers of steps would overlap
+        right.locator_params(axis="x", nbins=5)  # more labels would overlap
         right.grid(alpha=0.3)
         right.legend(fontsize="small")

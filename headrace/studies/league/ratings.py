@@ -1,10 +1,10 @@
 """Elo ratings of players with constant strength, fitted to all of their games at once.
 
-Elo's model (Bradley and Terry 1952): of two players the one rated ``d`` higher scores
-``1 / (1 + 10^(-d / 400))`` on average, where a draw is half a win. Ratings are the likeliest under
-a normal prior, and their spread is from the curvature there (Laplace's approximation). Filters that
-move a rating game by game (Elo's own rule, TrueSkill, OpenSkill) are for players who change: a
-snapshot doesn't, and in which order it played would move its rating.
+Elo's model (Bradley and Terry 1952): a player rated ``d`` above another one scores
+``1 / (1 + 10^(-d / 400))`` on average, where a draw is half a win. Ratings are the maximum a
+posteriori estimate under a normal prior; their spread comes from the curvature there (Laplace's
+approximation). Filters that update a rating game by game (Elo's own rule, TrueSkill, OpenSkill) are
+for players that change. A snapshot doesn't, and its rating must not depend on the order of games.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCALE = 400.0 / np.log(10.0)  # points for a factor e in the odds
-MEAN, PRIOR = 1500.0, 400.0  # points: of all players together, and the prior's deviation
+SCALE = 400.0 / np.log(10.0)  # points per factor e in the odds
+MEAN, PRIOR = 1500.0, 400.0  # points: mean of all players, and the prior's deviation
 
 
 class Rating(NamedTuple):
@@ -30,7 +30,7 @@ def rate(games: Mapping[tuple[str, str], tuple[int, float]]) -> dict[str, Rating
     """Return ratings by player, best first.
 
     Args:
-        games: of the first player against the second: how many, and the first's score in sum.
+        games: number of games of a pair, and the first player's total score, by pair.
 
     Raises:
         ValueError: a score isn't between 0 and the number of games.
@@ -58,7 +58,7 @@ def rate(games: Mapping[tuple[str, str], tuple[int, float]]) -> dict[str, Rating
         np.add.at(gradient, other, score - count * expected)
         return value, gradient
 
-    from scipy.optimize import minimize  # takes half a second
+    from scipy.optimize import minimize  # slow to import (0.5 s)
 
     x = minimize(loss, np.zeros(len(names)), jac=True, method="BFGS", options={"gtol": 1e-6}).x
     d = x[one] - x[other]
@@ -69,10 +69,10 @@ def rate(games: Mapping[tuple[str, str], tuple[int, float]]) -> dict[str, Rating
         hessian[j, j] += value
         hessian[i, j] -= value
         hessian[j, i] -= value
-    mean_free = np.eye(len(names)) - 1.0 / len(names)  # only differences are known
+    mean_free = np.eye(len(names)) - 1.0 / len(names)  # only differences are determined
     covariance = mean_free @ np.linalg.inv(hessian) @ mean_free
     played = np.bincount(one, count, len(names)) + np.bincount(other, count, len(names))
-    found = {
+    ratings = {
         name: Rating(
             MEAN + SCALE * float(x[i] - x.mean()),
             SCALE * float(np.sqrt(covariance[i, i])),
@@ -80,4 +80,4 @@ def rate(games: Mapping[tuple[str, str], tuple[int, float]]) -> dict[str, Rating
         )
         for name, i in index.items()
     }
-    return dict(sorted(found.items(), key=lambda item: -item[1].value))
+    return dict(sorted(ratings.items(), key=lambda item: -item[1].value))

@@ -1,7 +1,7 @@
-"""``headrace pbt``: a population whose members copy better ones and change a little.
+"""``headrace pbt``: population-based training.
 
-A process that takes part has no part of its own to play: any number of them, here or on other
-machines that see the same folder, may begin, end and die at any time.
+All participating processes are equivalent: any number of them, on this or on other machines that
+share the folder, may start, end or crash at any time.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ def main(argv: Sequence[str]) -> int:
     """``headrace pbt [ALGORITHM] [--recipe NAME] [flags]``; 1 if a member was given up.
 
     Raises:
-        ConfigError: a flag is wrong; nothing was started.
+        ConfigError: a flag is invalid; nothing was started.
     """
-    own = {"lr_schedule": "constant", **NO_END}
+    fixed = {"lr_schedule": "constant", **NO_END}
     if not any(word.partition("=")[0] == "--sample" for word in argv):
-        own["optimizer"] = "rmsprop"  # whose epsilon evolves, as in the paper
-    population = flags.parse(Population, "headrace pbt", argv, Config(**CONSTANT), **own)
+        fixed["optimizer"] = "rmsprop"  # its epsilon evolves, as in the paper
+    population = flags.parse(Population, "headrace pbt", argv, Config(**CONSTANT), **fixed)
     return run(population, wide_console())
 
 
 def run(population: Population, console: Console, train: Train = train_member) -> int:
-    """Take part until every member has all its steps, then write page and picture.
+    """Participate until every member has all its steps, then write page and plot.
 
     Args:
-        train: a turn's training.
+        train: function that trains one turn.
 
     Raises:
-        ConfigError: there is no such environment, the threshold isn't known, or the folder holds
-            another population; nothing was started.
+        ConfigError: there is no such environment, the threshold is undefined, or the folder
+            contains another population; nothing was started.
         CheckpointError: the folder's file system has no locks; nothing was started.
         HeadraceError: no member can be trained.
     """

@@ -2,12 +2,12 @@
 
     members/003/run/            the run
     members/003/history.jsonl   a line per event
-    members/003/lock            held by who trains it
+    members/003/lock            held by the process that trains it
 
-A copy is written as a checkpoint ``copy_<steps>``, whole or not at all; the line of history that
-names it makes it the member's; then ``latest`` points to it. Whoever takes a member that another
-left behind, at whatever instant, finds one of these three states, and :func:`recover` makes the
-first or the last of them.
+A copy is written atomically as a checkpoint ``copy_<steps>``. A line of history then makes it the
+member's state, and finally ``latest`` points to it. A process that takes over a member after a
+crash at any instant finds one of these three states; :func:`recover` restores the first or the
+last.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from headrace.rundir.atomic_files import json_text, remove_folder
 from headrace.rundir.files import append_jsonl, read_jsonl
 from headrace.rundir.folders import pointed, saved, write
 
-_TRIES = 20  # to read a checkpoint that its run may delete meanwhile
-_LEARNT = ("learner", "own", "episodes")  # of trainer.pt: what goes with weights
+_TRIES = 20  # attempts to read a checkpoint that its run may delete meanwhile
+_TRAINED = ("learner", "own", "episodes")  # entries of trainer.pt that belong to the weights
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Event:
     """One line of a member's history.
 
     Attributes:
-        kind: born; trained, a turn; kept, with hyperparameters that may have changed; copied;
-            failed, a turn in which training broke down.
-        steps: the member's own. hyper: what holds from here on.
-        score: as members are compared, of the weights from here on; None: not known yet.
-        checkpoint: that holds those weights. sha256: of its policy.safetensors.
-        source: the member that was copied, with its steps and checkpoint.
+        kind: born; trained (a turn); kept, with possibly changed hyperparameters; copied; failed,
+            for a turn in which training broke down.
+        steps: steps of the member. hyper: hyperparameters from this event on.
+        score: fitness of the weights from this event on; None: not measured yet.
+        checkpoint: checkpoint of those weights. sha256: hash of its policy.safetensors.
+        source: the copied member, with its steps and checkpoint.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Member:
     """One member of a population.
 
     Args:
-        folder: of it, which is made when it is born.
+        folder: folder of the member, created at its birth.
     """
 
     def __init__(self, number: int, folder: Path) -> None:
@@ -72,7 +72,7 @@ class Member:
         return [Event(**line) for line in read_jsonl(self._file)] if self._file.exists() else []
 
     def latest(self) -> Event | None:
-        """Return the last event; None before the member's first."""
+        """Return the last event; None before the first one."""
         return next(reversed(self.history()), None)
 
     def note(self, event: Event) -> None:
@@ -87,46 +87,46 @@ class Member:
                 with self._file.open("rb+") as file:
                     file.truncate(data.rfind(b"\n") + 1)
         event, checkpoints = self.latest(), self.run_dir / "checkpoints"
-        own = event.checkpoint if event is not None and event.kind == "copied" else None
+        copy = event.checkpoint if event is not None and event.kind == "copied" else None
         now = pointed(checkpoints, "latest")
-        if own is not None and event is not None and (checkpoints / own).exists():
+        if copy is not None and event is not None and (checkpoints / copy).exists():
             steps = -1 if now is None else int(now.name.split("_")[1].partition("-")[0])
-            if steps <= event.steps and (now is None or now.name != own):
-                checkpoint.point("latest", checkpoints / own)
-                now = checkpoints / own
+            if steps <= event.steps and (now is None or now.name != copy):
+                checkpoint.point("latest", checkpoints / copy)
+                now = checkpoints / copy
         for path in saved(checkpoints, "copy"):
-            if path.name != own and (now is None or path.name != now.name):
+            if path.name != copy and (now is None or path.name != now.name):
                 remove_folder(path)
 
     def trained(self, hyper: dict[str, float], steps: int, score: float) -> Event:
         """Record and return the result of a turn."""
-        found = checkpoint.find(self.run_dir)
-        weights = (found / "policy.safetensors").read_bytes()
+        folder = checkpoint.find(self.run_dir)
+        weights = (folder / "policy.safetensors").read_bytes()
         digest = hashlib.sha256(weights).hexdigest()
-        event = Event("trained", steps, hyper, score, found.name, digest)
+        event = Event("trained", steps, hyper, score, folder.name, digest)
         self.note(event)
         return event
 
     def copy(self, other: Member, theirs: Event, note: str = "") -> Event:
         """Copy another member's weights, optimiser and hyperparameters into a new checkpoint.
 
-        Its own are its steps, counters, seed, place, and generator that shuffles. Nothing is noted
-        yet, and nothing else knows of the checkpoint.
+        The member keeps its steps, counters, seed, folder and shuffling generator. The history
+        doesn't refer to the checkpoint yet.
 
         Args:
-            theirs: the other's latest event.
+            theirs: latest event of the other member.
 
         Returns:
-            the event, with the other's hyperparameters as they were in its checkpoint, and its
-            score if that is of these weights: the other may have gone on meanwhile.
+            the event, with the hyperparameters in the copied checkpoint. Its score is that of the
+            other member if it belongs to these weights: that member may have trained meanwhile.
 
         Raises:
-            CheckpointError: the other has no whole checkpoint, or the disk refuses.
+            CheckpointError: the other member has no complete checkpoint, or a disk error.
         """
         values, state, weights, source = _read(other.run_dir)
-        own = checkpoint.find(self.run_dir)
-        before, description = checkpoint.load_trainer(own), checkpoint.read_config(own)
-        state = before | {name: state[name] for name in _LEARNT}
+        folder = checkpoint.find(self.run_dir)
+        before, description = checkpoint.load_trainer(folder), checkpoint.read_config(folder)
+        state = before | {name: state[name] for name in _TRAINED}
         state["learner"] = _own_generator(state["learner"], before["learner"])
         state["episodes"] = _own_counts(state["episodes"], before["episodes"])
         digest = hashlib.sha256(weights).hexdigest()
@@ -163,27 +163,27 @@ class Member:
         self.recover()
 
 
-def _own_generator(theirs: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return another learner's state to resume from, with no ages and the member's generator.
+def _own_generator(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """Return another learner's state with empty ages and the member's own generator.
 
-    Of several policies each has both.
+    With several policies this applies to the state of each.
     """
     if "policies" in theirs:
-        both = theirs["policies"], own["policies"]
+        both = theirs["policies"], ours["policies"]
         return {"policies": {name: _own_generator(*(x[name] for x in both)) for name in both[0]}}
-    kept = {k: v for k, v in own.get("state", {}).items() if k == "generator"}
+    generator = {k: v for k, v in ours.get("state", {}).items() if k == "generator"}
     none = LagCounter().state_dict()  # versions are counted from the member's own updates
-    return theirs | {"ages": none, "state": theirs.get("state", {}) | kept}
+    return theirs | {"ages": none, "state": theirs.get("state", {}) | generator}
 
 
-def _own_counts(theirs: Any, own: Any) -> Any:
-    """Return another run's latest episodes, also by task, with the member's own counters."""
+def _own_counts(theirs: Any, ours: Any) -> Any:
+    """Return another run's latest episodes, in total and by task, with the member's counters."""
     if isinstance(theirs, list) and theirs and isinstance(theirs[0], dict):
-        return [_own_counts(*pair) for pair in zip(theirs, own, strict=True)]
+        return [_own_counts(*pair) for pair in zip(theirs, ours, strict=True)]
     if not isinstance(theirs, dict):
         return theirs
     return {
-        key: own[key] if key in ("count", "env_steps") else _own_counts(value, own[key])
+        key: ours[key] if key in ("count", "env_steps") else _own_counts(value, ours[key])
         for key, value in theirs.items()
     }
 
@@ -191,19 +191,17 @@ def _own_counts(theirs: Any, own: Any) -> Any:
 def _read(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any], bytes, tuple[str, int]]:
     """Read config.json, trainer.pt, weights and (name, steps) of a run's latest checkpoint.
 
-    The run may go on meanwhile, and delete it: then there is a newer one.
+    The run may delete the checkpoint meanwhile, but then there is a newer one.
     """
     for left in reversed(range(_TRIES)):
         try:
             folder = checkpoint.find(run_dir)
             values, state = checkpoint.read_config(folder), checkpoint.load_trainer(folder)
             weights = (folder / "policy.safetensors").read_bytes()
-            if (
-                checksums.fault(folder, *checksums.FILES) is None
-            ):  # and it was, while all that was read
+            if checksums.fault(folder, *checksums.FILES) is None:  # complete while it was read
                 return values, state, weights, (folder.name, state["env_steps"])
         except (CheckpointError, OSError):
             if not left:
                 raise
         time.sleep(0.05)
-    raise CheckpointError(f"run directory {run_dir} holds no whole checkpoint to copy")
+    raise CheckpointError(f"run directory {run_dir} holds no complete checkpoint to copy")

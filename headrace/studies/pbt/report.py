@@ -1,4 +1,4 @@
-"""What a population came to: a page, and a picture of scores, schedules and lineage."""
+"""Writes the report of a population: a page, and a plot of scores, schedules and lineage."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Histories = Sequence[Sequence[Event]]  # by member
 
 
 def ancestors(histories: Histories, member: int) -> list[tuple[int, int]]:
-    """Whose weights a member's are, the first first: (member, its steps when it was left).
+    """Return the lineage of a member's weights, oldest first: (member, its steps when copied).
 
     Raises:
-        ValueError: a copy is of steps that its source never had.
+        ValueError: a copy refers to steps that its source never had.
     """
     line: list[tuple[int, int]] = []
     index = len(histories[member]) - 1
@@ -46,21 +46,21 @@ def ancestors(histories: Histories, member: int) -> list[tuple[int, int]]:
 
 
 def _left(source: Sequence[Event], before: Sequence[int], event: Event) -> int:
-    """The latest event of a source that what was copied came after."""
-    known = [i for i in before if source[i].checkpoint == event.source_checkpoint]
-    if known:
-        return known[0] if source[known[0]].kind == "copied" else known[-1]
+    """Return the index of the source's latest event before the copied checkpoint."""
+    same = [i for i in before if source[i].checkpoint == event.source_checkpoint]
+    if same:
+        return same[0] if source[same[0]].kind == "copied" else same[-1]
     strict = [i for i in before if source[i].steps < (event.source_steps or 0)]
     return (strict or before)[-1]
 
 
 def founders(histories: Histories) -> list[int]:
-    """By member: the one whose first weights its own come from."""
+    """Return for each member the founder, whose initial weights it descends from."""
     return [ancestors(histories, member)[0][0] for member in range(len(histories))]
 
 
 def rows_of(histories: Histories) -> list[dict[str, str]]:
-    """A row per member, the best first."""
+    """Return a table row per member, best first."""
     began = founders(histories)
     scores = [_score(history) for history in histories]
     order = sorted(range(len(histories)), key=lambda i: (scores[i] is None, -(scores[i] or 0.0)))
@@ -78,7 +78,7 @@ def rows_of(histories: Histories) -> list[dict[str, str]]:
 
 
 def _score(history: Sequence[Event]) -> float | None:
-    """Of a member's weights; None: they are a copy of what wasn't scored yet, or never trained."""
+    """Return the score of a member's weights; None for untrained weights or unscored copies."""
     for event in reversed(history):
         if event.score is not None or event.kind == "copied":
             return event.score
@@ -86,7 +86,7 @@ def _score(history: Sequence[Event]) -> float | None:
 
 
 def write(population: Population, members: Sequence[Member], console: Console) -> None:
-    """``population.md``, ``population.png`` and a table of members."""
+    """Write ``population.md`` and ``population.png``, and print a table of members."""
     histories = [member.history() for member in members]
     if not all(histories):
         console.print("not every member is born yet")
@@ -98,11 +98,12 @@ def write(population: Population, members: Sequence[Member], console: Console) -
     units = "returns" if population.suite is None else "0 random, 1 the reference"
     page = [
         f"# Population: {title}",
-        f"Turns of {population.turn_steps:,} of {total:,} steps; from {population.burn_in:,} steps "
-        f"on a member copies a random other one that is better by more than {population.lead:g}, "
-        f"and each setting is multiplied with {population.factor:g} or its inverse with "
-        f"probability {population.probability:.2g}. Scores: {units}. A founder is the member whose "
-        "first weights a member's come from.",
+        f"Turns of {population.turn_steps:,} of {total:,} steps. After {population.burn_in:,} "
+        "steps a member copies a random other one if that is better by more than "
+        f"{population.lead:g}. "
+        f"Each setting is multiplied by {population.factor:g} or its inverse with probability "
+        f"{population.probability:.2g}. Scores: {units}. A member's weights descend from the "
+        "initial weights of its founder.",
         "![Scores, schedules and lineage](population.png)",
         markdown(rows),
         f"The best policy is in {members[int(rows[0]['member'])].run_dir}.",
@@ -110,11 +111,11 @@ def write(population: Population, members: Sequence[Member], console: Console) -
     draw(histories, title, folder / "population.png")
     with checkpoint_errors(folder / "population.md"):
         replace_text(folder / "population.md", "\n\n".join(page) + "\n")
-    console.print(f"page: {folder}/population.md, picture: {folder}/population.png")
+    console.print(f"page: {folder}/population.md, plot: {folder}/population.png")
 
 
 def draw(histories: Histories, title: str, path: Path) -> None:
-    """Scores, each setting's schedule, and who copied whom, in the colours of founders."""
+    """Plot scores, the schedule of each setting, and the copies, coloured by founder."""
     names, began = list(histories[0][0].hyper), founders(histories)
     best = int(rows_of(histories)[0]["member"])
     with picture(path, title, (4.6 * (2 + len(names)), 4.2), ncols=2 + len(names)) as (_, axes):
@@ -132,6 +133,7 @@ def draw(histories: Histories, title: str, path: Path) -> None:
 
 
 def _draw_lineage(panel: Axes, histories: Histories, began: Sequence[int]) -> None:
+    """Plot a line per member, and an arrow per copy."""
     for i, history in enumerate(histories):
         panel.plot([0, history[-1].steps], [i, i], color=f"C{began[i] % 10}", linewidth=1.2)
         for event in (event for event in history if event.kind == "copied"):

@@ -24,8 +24,8 @@ MOST_BREAKDOWNS = 10  # consecutive failures of a member's training
 _LOOK_S = 0.1  # polling interval for a member that isn't being trained
 
 Train = Callable[[Population, Member, dict[str, float], int, Children], dict[str, Any]]
-"""Train a member's run until so many steps; gives ``error``, why training broke down, or nothing.
-The run's ``summary.json`` has its steps and its evaluation."""
+"""Train a member's run up to a number of steps; return ``error`` with the reason if training broke
+down, else an empty dict. The run's ``summary.json`` has its steps and its evaluation."""
 
 
 class _FailingMember(NamedTuple):
@@ -41,17 +41,17 @@ class PopulationScheduler:
     """Scheduler of one process that participates in a population.
 
     Args:
-        train: a turn's training. say: gets a line per event.
+        train: function that trains one turn. say: called with a line per event.
     """
 
     population: Population
     train: Train
     say: Callable[[str], None] = print
-    given_up: set[int] = field(default_factory=set)  # members that this process leaves as they are
-    _failures: dict[int, tuple[Event, int]] = field(default_factory=dict)  # since which event
+    given_up: set[int] = field(default_factory=set)  # members that this process no longer trains
+    _failures: dict[int, tuple[Event, int]] = field(default_factory=dict)  # event and count
     _stuck: dict[int, _FailingMember] = field(default_factory=dict)
-    _done: int = 0  # turns
-    _blamed: int = -1  # turns that were done when a member was replaced without proof
+    _done: int = 0  # turns of this process
+    _blamed: int = -1  # turns when a member was last blamed without other evidence
     _busy: set[int] = field(default_factory=set)  # members that this process trains now
     _choosing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -62,13 +62,13 @@ class PopulationScheduler:
     def turn(self, children: Children) -> bool:
         """Run one turn of the member with fewest steps among those that aren't being trained.
 
-        One that can't be trained lets others go first, until one of them has had a turn here.
+        A member that can't be trained waits until another member has had a turn here.
 
         Returns:
             whether any member has turns left.
 
         Raises:
-            HeadraceError: training failed again and again, of every member that has turns left.
+            HeadraceError: training failed repeatedly for all members with turns left.
         """
         with self._choosing:
             any_left, chosen = self._choose()
@@ -77,7 +77,7 @@ class PopulationScheduler:
             return any_left
         member, lock, steps = chosen
         try:
-            if _steps(member) == steps:  # else another one had a turn of it just now
+            if _steps(member) == steps:  # otherwise another process has just trained it
                 lock.sign()
                 self._take(member, children)
         finally:
@@ -88,61 +88,64 @@ class PopulationScheduler:
     def _choose(self) -> tuple[bool, tuple[Member, Lock, int] | None]:
         """Choose the next member; return whether any has turns left, its lock and its steps."""
         steps = {one.number: _steps(one) for one in self.members}
-        left = [n for n in steps if self._goes_on(steps[n]) and n not in self.given_up]
+        left = [n for n in steps if self._has_turns_left(steps[n]) and n not in self.given_up]
         first = [n for n in left if not self._waits(n)]
         order = sorted(first or left, key=lambda n: (steps[n], n))
         tried = ((n, locked(self.members[n].folder)) for n in order)
-        found = next(((n, lock) for n, lock in tried if lock is not None), None)
-        if found is None:
+        acquired = next(((n, lock) for n, lock in tried if lock is not None), None)
+        if acquired is None:
             return bool(left), None
-        number, lock = found
+        number, lock = acquired
         with contextlib.ExitStack() as undo:
             undo.callback(lock.release)
             if not first:
                 if any(self._is_locked(n) for n in left if n != number):
-                    return True, None  # somebody tries one of them
+                    return True, None  # another process tries one of them
                 self._check_hope(left)
             undo.pop_all()
         self._busy.add(number)
         return True, (self.members[number], lock, steps[number])
 
     def _is_locked(self, number: int) -> bool:
+        """Return whether another thread or process holds a member's lock."""
         lock = locked(self.members[number].folder)
         if lock is not None:
             lock.release()
         return lock is None
 
-    def _goes_on(self, steps: int) -> bool:
+    def _has_turns_left(self, steps: int) -> bool:
+        """Return whether a member with this number of steps has turns left."""
         return steps < self.population.config.total_steps
 
     def _take(self, member: Member, children: Children) -> None:
+        """Train one turn of a locked member and record the result."""
         member.recover()
         event = member.latest()
         if event is None:
             event = Event("born", 0, self.population.drawn(member.number))
             member.note(event)
-        if event.kind in ("trained", "failed"):  # and whoever trained it got no further
+        if event.kind in ("trained", "failed"):  # the process that trained it stopped before this
             event = self._evolve(member, event)
         until = min(event.steps + self.population.turn_steps, self.population.config.total_steps)
         try:
-            found = self.train(self.population, member, event.hyper, until, children)
-            if "error" not in found:
+            result = self.train(self.population, member, event.hyper, until, children)
+            if "error" not in result:
                 score = score_of(member.run_dir)
                 if score.env_steps <= event.steps:
-                    where = f"ended at {score.env_steps:,} steps, where it began"
-                    raise RuntimeError(f"its training {where}, and was to go on until {until:,}")
+                    where = f"ended at {score.env_steps:,} steps, where it started"
+                    raise RuntimeError(f"its training {where}, instead of at {until:,}")
         except (RuntimeError, HeadraceError) as error:
             self._failed(member, event, error)
             return
         self._failures.pop(member.number, None)
         self._stuck.pop(member.number, None)
-        if "error" in found:
-            event = self._broke_down(member, event, found["error"])
+        if "error" in result:
+            event = self._broke_down(member, event, result["error"])
         else:
             event = member.trained(event.hyper, score.env_steps, self.population.fitness(score))
             self._done += 1
             self.say(f"member {member.number}: {event.steps:,} steps, score {event.score:.4g}")
-        if self._goes_on(event.steps) and member.number not in self.given_up:
+        if self._has_turns_left(event.steps) and member.number not in self.given_up:
             self._evolve(member, event)
 
     def _waits(self, number: int) -> bool:
@@ -155,19 +158,19 @@ class PopulationScheduler:
     def _failed(self, member: Member, event: Event, error: Exception) -> None:
         """Record a failure unrelated to training; retry the member later, or replace it.
 
-        If they can be trained it has one more try, and is replaced if that fails as well.
+        If other members can be trained, this one gets another try and is replaced if that fails.
 
         Raises:
-            HeadraceError: several failed so, and no member was ever trained here.
+            HeadraceError: several members failed, and none was ever trained here.
         """
         number = member.number
         self.say(f"member {number}: {error}")
         stuck = self._stuck.pop(number, None)
-        if stuck is not None and stuck.event == event:  # others could be trained, it can't
+        if stuck is not None and stuck.event == event:  # only this one can't be trained
             self._broke_down(member, event, stuck.why)
             return
         since, count = self._failures.pop(number, (event, 0))
-        count = count + 1 if since == event else 1  # somebody else may have got it further
+        count = count + 1 if since == event else 1  # another process may have trained it
         most = MOST_KILLS if isinstance(error, ProcessKilled) else MOST_FAILURES
         if count < most:
             self._failures[number] = event, count
@@ -180,12 +183,12 @@ class PopulationScheduler:
             self._check_hope(list(self._stuck))
 
     def _check_hope(self, left: list[int]) -> None:
-        """Raise HeadraceError if none of the unfinished members could be trained lately.
+        """Raise HeadraceError if none of the unfinished members can be trained at present.
 
-        A full disk, or a package that isn't here, is no reason to replace them. The last one, when
-        others have ended, is taken to be at fault itself, but once only until it was trained.
+        A full disk or a missing package is not a reason to replace members. If the others have
+        ended, the last member is blamed itself, but only once until it was trained.
         """
-        ended = any(not self._goes_on(_steps(one)) for one in self.members)
+        ended = any(not self._has_turns_left(_steps(one)) for one in self.members)
         if ended and len(left) == 1 and self._blamed != self._done:
             self._blamed = self._done
             return
@@ -195,17 +198,18 @@ class PopulationScheduler:
         several = len(left) > 1
         who = f"{len(left)} members, none of which got" if several else "1 member, which didn't get"
         raise HeadraceError(
-            f"training of {who} any further, {self._stuck[number].why} (all that it "
-            f"printed is in {self.members[number].folder / 'output.log'})"
+            f"training of {who} any further, {self._stuck[number].why} (its output is in "
+            f"{self.members[number].folder / 'output.log'})"
         )
 
     def _broke_down(self, member: Member, event: Event, why: str) -> Event:
         """Record that training failed with a member's weights and hyperparameters.
 
-        It is given up where that was so again and again, whatever its hyperparameters.
+        The member is given up after repeated failures with different hyperparameters.
 
         Raises:
-            HeadraceError: so it was, and no member was ever trained, or all are given up.
+            HeadraceError: the member is given up, and no member was ever trained or all are given
+                up.
         """
         event = Event("failed", event.steps, event.hyper, note=why)
         member.note(event)
@@ -229,8 +233,8 @@ class PopulationScheduler:
         if event.steps < population.burn_in and not failed:
             return event
         rng = population.rng(member.number, event.steps, len(member.history()))
-        known = [(one, one.latest()) for one in self.members if one.number != member.number]
-        others = [(one, of) for one, of in known if of is not None and of.score is not None]
+        latest = [(one, one.latest()) for one in self.members if one.number != member.number]
+        others = [(one, of) for one, of in latest if of is not None and of.score is not None]
         if failed:
             return self._replace(member, event, others)
         if others:
@@ -245,7 +249,7 @@ class PopulationScheduler:
         return kept
 
     def _replace(self, member: Member, event: Event, others: list[tuple[Member, Event]]) -> Event:
-        """Replace a broken member by the best of the others, or by new hyperparameters."""
+        """Replace a failed member by a copy of the best other one, or by new hyperparameters."""
         rng = self.population.rng(member.number, event.steps, len(member.history()))
         if others and (member.run_dir / "checkpoints").exists():
             rival, theirs = max(others, key=lambda pair: pair[1].score or 0.0)
@@ -262,7 +266,7 @@ class PopulationScheduler:
         """Copy another member, whose latest event is ``theirs``; None if it can't be read."""
         try:
             event = member.copy(rival, theirs, note)
-        except CheckpointError as error:  # the next turn is another chance
+        except CheckpointError as error:  # retried after the next turn
             self.say(f"member {member.number} can't copy member {rival.number}: {error}")
             return None
         event = replace(event, hyper=self.population.perturbed(event.hyper, rng))

@@ -24,31 +24,31 @@ from headrace.studies.scores.runs import RunScore
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
-# What ends a run by its return would end each of a member's turns before its first step.
+# Stopping by return would stop each turn of a member before its first step.
 NO_END: dict[str, Any] = {"stop_return": None, "target_return": None}
-OWN = {"run_dir": None, "resume": False, "overwrite": False, **NO_END}
-_DRAWS = 100  # settings that change together
+SET_BY_POPULATION = {"run_dir": None, "resume": False, "overwrite": False, **NO_END}
+_DRAWS = 100  # attempts to sample a valid combination
 CONSTANT: dict[str, Any] = {"algo": IMPALA(lr_schedule="constant", optimizer="rmsprop")}
 
 
 @settings()
 @dataclass(frozen=True)
 class Population:
-    """Train a population whose members take over what a better one has, and change it a little.
+    """Train a population whose members copy better ones and change their settings a little.
 
-    The same command goes on with what is in --output, also from other processes and machines that
-    share it: each takes turns of members that nobody trains. Defaults of --members, --threshold,
-    --burn-in, --factor and --probability are IMPALA's (Appendix F).
+    The same command resumes the population in --output, also from other processes and machines that
+    share the folder: each one trains turns of members that are free. Defaults of --members,
+    --threshold, --burn-in, --factor and --probability are IMPALA's (Appendix F).
     """
 
     sample: Annotated[
         tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=KIND:LOW,HIGH")
     ] = ()
-    """A setting that evolves, and what members begin with: learning-rate=loguniform:5e-6,5e-3;
-    may be repeated. None: entropy bonus, learning rate and the optimiser's epsilon as in IMPALA,
-    Table D.1."""
+    """Setting that evolves, and its initial distribution, such as
+    learning-rate=loguniform:5e-6,5e-3; may be repeated. Default: entropy bonus, learning rate and
+    the optimiser's epsilon as in IMPALA, Table D.1."""
     members: Annotated[int, ranges.Range(2, 10_000)] = 24
-    """How many there are; more than are trained at a time take turns."""
+    """Number of members; more members than run at a time take turns."""
     jobs: Annotated[int, ranges.PROCESSORS] = 1
     """Members that this process trains at a time."""
     interval: Annotated[int | None, ranges.STEPS] = None
@@ -58,27 +58,28 @@ class Population:
     """Environment steps before which a member stays as it is. The paper's 20 million frames are 5
     million steps of 4 frames."""
     threshold: Annotated[float | None, ranges.AT_LEAST_0] = None
-    """By how much another must be better to be copied. None: 0.05, of scores between a random and
-    a reference player; in units of returns where there is no reference score."""
+    """Lead in score that another member needs to be copied. None: 0.05 of the difference between a
+    random and a reference player. Required, in units of returns, without a reference score."""
     factor: Annotated[float, ranges.Range(1, 1e9, above=True)] = 1.2
-    """What settings are multiplied with, or divided by, when they change."""
+    """Factor that settings are multiplied or divided by when they change."""
     probability: Annotated[float, ranges.FACTOR] = 1 / 3
-    """That a setting changes after a turn, each by itself, whether the member copied or not."""
+    """Probability that a setting changes after a turn, independently of others and of copies."""
     references: Annotated[str | None, ranges.NOT_EMPTY] = None
-    """A suite, or a file of headrace references, whose scores members are compared in. None: the
-    57 games of Atari have theirs, all else is compared in returns."""
+    """Suite, or file of headrace references, that normalises scores for comparing members. None:
+    built-in scores for the 57 Atari games, returns for other environments."""
     output: Annotated[str, ranges.NOT_EMPTY] = "runs/pbt"
-    """Folder of the population: members, page and picture."""
+    """Folder of the population: members, page and plot."""
     timeout_s: Annotated[float, ranges.SECONDS] = 86_400.0
-    """A turn that takes longer is ended, and begins again."""
+    """Time limit of a turn in seconds; a turn that takes longer is killed and restarted."""
     config: Config = dataclasses.field(default_factory=lambda: Config(**CONSTANT))
-    """What is the same in all members."""
+    """Shared settings of all members."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, own in OWN.items():
+        for name, default in SET_BY_POPULATION.items():
             value = getattr(self.config, name)
-            require(value == own, name, value, f"{own!r}: the population sets it for each member")
+            valid = f"{default!r}: the population sets it for each member"
+            require(value == default, name, value, valid)
         for name in ("lr_schedule", "entropy_schedule"):
             schedule = getattr(self.config.algo, name)
             valid = "'constant': in a population, copying and changing is the schedule"
@@ -101,14 +102,14 @@ class Population:
 
     @cached_property
     def parameters(self) -> list[Parameter]:
-        """What evolves.
+        """Parameters that evolve.
 
         Raises:
-            ConfigError: one is wrong, or can't be multiplied.
+            ConfigError: one is invalid, or can't be multiplied.
         """
-        found = sample.parse(self.sample or sample.IMPALA, self.config)
+        parameters = sample.parse(self.sample or sample.IMPALA, self.config)
         fields = {f.name for f in dataclasses.fields(self.config.algo)}
-        for one in found:
+        for one in parameters:
             numbers = all(isinstance(x, float) and x > 0 for x in one.values)
             if one.name not in fields or not numbers:
                 raise ConfigError(
@@ -116,7 +117,7 @@ class Population:
                     f"{self.config.algo_name} that is a fraction above 0, as "
                     "learning_rate=loguniform:1e-5,1e-2"
                 )
-        return found
+        return parameters
 
     @property
     def turn_steps(self) -> int:
@@ -134,19 +135,18 @@ class Population:
 
     @property
     def lead(self) -> float:
-        """Threshold, in the units that members are compared in.
+        """Lead in score that another member needs to be copied.
 
         Raises:
-            ConfigError: it isn't known.
+            ConfigError: neither a threshold nor reference scores are available.
         """
         if self.threshold is not None:
             return self.threshold
         if self.suite is None:
             raise ConfigError(
-                f"there is no reference score of {flags.named(self.config)}, so say in units of "
-                "returns by how much another member must be better to be copied, as in "
-                f"{setting('threshold', '10')}; or give {setting('references', repr('FILE'))} with "
-                "a file of headrace references"
+                f"there is no reference score of {flags.named(self.config)}: set the lead in "
+                f"return that a member needs to be copied, as in {setting('threshold', '10')}, or "
+                f"give {setting('references', repr('FILE'))} with a file of headrace references"
             )
         return 0.05
 
@@ -157,13 +157,13 @@ class Population:
     @property
     def identity(self) -> dict[str, Any]:
         """Settings that a resumed population must share."""
-        own = ("interval", "burn_in", "factor", "probability", "references")
+        names = ("interval", "burn_in", "factor", "probability", "references")
         return {
             "config": self.config.settled.to_json(),
             "parameters": {p.name: [p.kind, list(p.values)] for p in self.parameters},
             "members": self.members,
             "threshold": self.lead,
-            **{name: getattr(self, name) for name in own},
+            **{name: getattr(self, name) for name in names},
         }
 
     def member_dir(self, member: int) -> Path:
@@ -182,38 +182,39 @@ class Population:
         """Sample initial values.
 
         Raises:
-            ConfigError: they contradicted each other in each of many draws.
+            ConfigError: all of many draws were invalid combinations.
         """
         rng = self.rng(*where)
         for left in reversed(range(_DRAWS)):
-            found = {one.name: float(one.draw(rng)) for one in self.parameters}
+            values = {one.name: float(one.draw(rng)) for one in self.parameters}
             try:
-                replaced(self.config, found)
+                replaced(self.config, values)
                 break
             except ConfigError:
                 if not left:
                     raise
-        return found
+        return values
 
     def perturbed(self, hyper: dict[str, float], rng: np.random.Generator) -> dict[str, float]:
-        """Each value changed with ``probability``, unless that made it an invalid one.
+        """Return values changed with ``probability`` each, unless the result is invalid.
 
-        One between 0 and 1 that the factor would take too high, as a discount, is changed in what
-        1 is above it, up and down: else it could only ever fall.
+        If the factor would raise a value below 1 too far, such as a discount, the factor applies to
+        the difference from 1 instead. Otherwise the value could only decrease.
         """
-        found = dict(hyper)
+        changed = dict(hyper)
         for name, value in hyper.items():
             changes, up = rng.random() < self.probability, rng.random() < 0.5
             if changes:
                 new = value * self.factor if up else value / self.factor
-                if value < 1.0 and not self._is_valid(found, name, value * self.factor):
+                if value < 1.0 and not self._is_valid(changed, name, value * self.factor):
                     above = 1.0 - value
                     new = 1.0 - (above / self.factor if up else above * self.factor)
-                if self._is_valid(found, name, new):
-                    found[name] = new
-        return found
+                if self._is_valid(changed, name, new):
+                    changed[name] = new
+        return changed
 
     def _is_valid(self, hyper: dict[str, float], name: str, value: float) -> bool:
+        """Return whether a config accepts this value of a hyperparameter."""
         try:
             replaced(self.config, {**hyper, name: value})
         except ConfigError:

@@ -4,7 +4,8 @@
     learners  W * steps/s of one
     asynchronous: the slower side          synchronous: one after the other, 1 / (1/a + 1/l)
 
-Nothing here waits for cores, weights or the network: see ``headrace/studies/plan/simulate.py``.
+This ignores waiting for cores, weights and the network, which
+``headrace/studies/plan/simulate.py`` simulates.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ class Setup:
     """Inputs of a plan.
 
     Raises:
-        ConfigError: a number is not above 0 (or, where that is meaningful, below it).
+        ConfigError: a number is out of range.
     """
 
-    num_actors: int = 32  # of all learners
+    num_actors: int = 32  # total of all learners
     envs_per_actor: int = 16
     env_step_s: float = 0.020  # of one environment
-    envs: Envs = "waiting"  # side by side, or computing one after the other on the actor's core
-    inference_s: float = 0.0  # per step of all of an actor's: policy, sampling, storing
-    learner_sps: float = 500_000.0  # steps per second that one learner can take in
+    envs: Envs = "waiting"  # in parallel, or computing one after the other on the actor's core
+    inference_s: float = 0.0  # per step of all environments of an actor: policy, sampling, storing
+    learner_sps: float = 500_000.0  # steps per second that one learner can process
     num_learners: int = 1
     synchronous: bool = False  # actors and learners take turns (A2C, PPO)
     total_steps: int = 50_000_000
@@ -49,13 +50,13 @@ class Setup:
 
     @property
     def vector_step_s(self) -> float:
-        """Seconds in which an actor takes one step in each of its environments."""
+        """Return the seconds that an actor needs for one step in each of its environments."""
         together = 1 if self.envs == "waiting" else self.envs_per_actor
         return together * self.env_step_s + self.inference_s
 
     @property
     def sps_per_actor(self) -> float:
-        """Steps per second that one actor can deliver."""
+        """Return the steps per second that one actor can deliver."""
         return self.envs_per_actor / self.vector_step_s
 
     @property
@@ -78,7 +79,7 @@ def saturating_actors(setup: Setup) -> int | None:
     if setup.synchronous:
         return None
     exact = setup.num_learners * setup.learner_sps / setup.sps_per_actor
-    return max(1, math.ceil(exact * (1 - 1e-9)))  # 32 stays 32 whatever its last bit
+    return max(1, math.ceil(exact * (1 - 1e-9)))  # the tolerance keeps 32 at 32 despite rounding
 
 
 def forecasts(setup: Setup) -> list[tuple[str, Setup]]:

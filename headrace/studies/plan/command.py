@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     """``headrace plan [ALGORITHM] [--recipe NAME] [flags]``.
 
     Raises:
-        ConfigError: a flag is wrong, or the environment can't be measured.
+        ConfigError: a flag is invalid, or the environment can't be measured.
     """
     plan, console = flags.parse(Plan, "headrace plan", argv, DEFAULT), wide_console()
     costs: MeasuredCosts | None = None
@@ -37,13 +37,13 @@ def main(argv: Sequence[str]) -> int:
     show_arithmetic(plan.setup(costs), algorithm, console)
     if plan.simulate:
         _simulate(plan, costs, console)
-    elif costs is not None:  # the arithmetic gives everybody cores of their own
+    elif costs is not None:  # the arithmetic assumes separate cores for all actors and learners
         have = costs.cores if plan.cores is None else plan.cores
         want = share.num_actors * costs.acting_cores + costs.update_cores
         if want > have:
             console.print(
-                f"the actors and the learner want {want:.1f} cores and there are {have:g}: this "
-                "table is for a machine that has them; add --simulate for this one"
+                f"the actors and the learner need {want:.1f} cores but there are {have:g}: this "
+                "table assumes enough cores; add --simulate for this machine"
             )
     return 0
 
@@ -70,7 +70,7 @@ def show_arithmetic(setup: Setup, algorithm: str, console: Console) -> None:
     show(rows, "", console, wrap=True)
     enough = saturating_actors(setup)
     if enough is not None:
-        console.print(f"{enough:,} actors saturate the learner(s): more would bring nothing")
+        console.print(f"{enough:,} actors saturate the learner(s): more would not help")
 
 
 def span(seconds: float) -> str:
@@ -110,4 +110,4 @@ def _simulate(plan: Plan, costs: MeasuredCosts | None, console: Console) -> None
     actors = f"{scenario.num_actors} actor(s) x {config.per_learner.envs_per_actor} environments"
     title = f"{config.algo_name}, {actors}, {outcome.updates:,} updates simulated"
     draw(outcome, title, plan.output)
-    console.print(f"picture: {plan.output}")
+    console.print(f"plot: {plan.output}")

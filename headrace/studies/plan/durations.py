@@ -11,8 +11,8 @@ import numpy as np
 from headrace.errors import require, require_choice
 
 Shape = Literal["constant", "lognormal", "gamma"]
-_AT_ONCE = 2**20  # numbers that are drawn
-_DRAWS = 4096  # of a maximum's mean and deviation
+_AT_ONCE = 2**20  # random numbers per block
+_DRAWS = 4096  # samples for the mean and deviation of a maximum
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Duration:
     """Random duration by its mean and its coefficient of variation (deviation / mean).
 
     Raises:
-        ConfigError: the mean is not above 0, the coefficient is below 0, or no such shape.
+        ConfigError: the mean is not above 0, the coefficient is below 0, or the shape is unknown.
     """
 
     mean_s: float
@@ -57,9 +57,7 @@ class Duration:
         return Duration(mean_s, self.cv * self.mean_s / mean_s, self.shape)
 
     def repeated(self, count: int) -> Duration:
-        """Return the sum of ``count`` independent durations: gamma exactly, lognormal to two
-        moments.
-        """
+        """Return the sum of ``count`` independent durations: exact for gamma, else two moments."""
         return Duration(self.mean_s * count, self.cv / math.sqrt(count), self.shape)
 
     def slowest_of(self, count: int) -> Duration:
@@ -68,7 +66,7 @@ class Duration:
             return self
         rng = np.random.default_rng(0)
         rows = min(256, max(1, _AT_ONCE // count))
-        blocks = _DRAWS // 256 if rows == 256 else 64  # fewer of very many
+        blocks = _DRAWS // 256 if rows == 256 else 64  # fewer for large counts
         drawn = (self.draws(rng, (rows, count)).max(axis=1) for _ in range(blocks))
         greatest = np.concatenate(list(drawn))
         mean = float(greatest.mean())
@@ -85,10 +83,10 @@ def rollout_duration(
     """Return the duration of a rollout of ``num_steps`` by ``num_envs``.
 
     Args:
-        env_step: of one environment.
-        envs: ``"waiting"``: all side by side, and the slowest decides; ``"computing"``: one after
+        env_step: duration of one step of one environment.
+        envs: ``"waiting"``: all in parallel, as slow as the slowest; ``"computing"``: one after
             the other.
-        inference_s: per step of all environments, always the same.
+        inference_s: constant seconds per step of all environments.
     """
     together = env_step.slowest_of(num_envs) if envs == "waiting" else env_step.repeated(num_envs)
     return together.plus(inference_s).repeated(num_steps)

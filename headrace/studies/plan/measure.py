@@ -1,8 +1,8 @@
 """Measures the cost of acting, learning and weight transfer with micro-benchmarks.
 
-Everything runs the code of a run (``Collector.fill``, ``Learner.update``, ``WeightStore``), each in
-a loop of limited time; what is reported are medians. A second look with all cores busy tells how
-much caches, memory and hyperthreads slow each other down.
+The benchmarks call the code of a run (``Collector.fill``, ``Learner.update``, ``WeightStore``),
+each in a loop of limited time, and report medians. A second measurement with all cores busy shows
+the slowdown by shared caches, memory and hyperthreads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headrace.studies.plan.parts import ActorBenchmark, LearnerBenchmark, actor_
 from headrace.studies.stopwatch import BlockTimer
 from headrace.transport.slab import num_bytes, spec_of
 
-_READY_S = 60.0  # until a process that keeps a core busy has started, or hears
-_TURNS = 5  # of measuring alone and with all cores busy
+_READY_S = 60.0  # timeout for a busy process to start or to respond
+_TURNS = 5  # alternations of measuring alone and with all cores busy
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class MeasuredCosts:
     engine: str  # of the vector environment
     env_step_s: float  # one step of all environments of an actor, random actions
     inference_s: float  # policy and sampling for all of them
-    acting_s: float  # one rollout, all included but the weights
-    acting_cv: float  # deviation of that, relative to its mean
-    acting_cores: float  # that it keeps busy: below 1 where environments wait
-    acting_crowding: float  # how many times longer with all cores acting
+    acting_s: float  # one rollout, everything included except fetching weights
+    acting_cv: float  # deviation of acting_s, relative to its mean
+    acting_cores: float  # busy cores while acting; below 1 if environments wait
+    acting_crowding: float  # slowdown factor with all cores acting
     update_s: float  # one batch: gathering, all optimiser steps, bookkeeping, publishing
     update_cv: float
     update_cores: float
-    update_crowding: float  # how many times longer while actors act on the other cores
-    publish_s: float  # of which publishing
-    pull_s: float  # an actor's copying of weights
-    valid_share: float  # of steps that are transitions; the others only deliver resets
+    update_crowding: float  # slowdown factor while actors act on the other cores
+    publish_s: float  # part of update_s for publishing
+    pull_s: float  # an actor's copy of the weights
+    valid_share: float  # share of steps that are transitions; the others are reset steps
     rollout_bytes: int
     weights_bytes: int
     cores: int
@@ -57,7 +57,7 @@ class MeasuredCosts:
             f"(deviation {self.acting_cv:.0%}) on {self.acting_cores:.2f} cores, "
             f"{self.acting_crowding:.2f} x with all cores acting; "
             f"an update {_ms(self.update_s)} on {self.update_cores:.2f} cores, "
-            f"{self.update_crowding:.2f} x beside actors; publishing {_ms(self.publish_s)}, "
+            f"{self.update_crowding:.2f} x while actors act; publishing {_ms(self.publish_s)}, "
             f"pulling {_ms(self.pull_s)} ({self.weights_bytes / 1e6:,.2f} MB)"
         )
 
@@ -67,20 +67,20 @@ def _ms(seconds: float) -> str:
 
 
 def measure(config: Config, seconds: float = 4.0) -> MeasuredCosts:
-    """Measure what a run would spend, on its own actor's and learner's code.
+    """Measure the costs of a run with the code of its actor and learner.
 
     Args:
-        config: of one learner, with its number of actors.
-        seconds: that it takes about, beside making environments and starting processes. A call
-            that takes longer than its share is made three times; rollouts are cut short.
+        config: config of one learner, with its number of actors.
+        seconds: approximate duration, excluding the creation of environments and processes. Calls
+            that take longer than their share are made three times; rollouts are cut short.
 
     Raises:
-        ConfigError: the environment can't be made, or the config is one that is not planned.
+        ConfigError: the environment can't be created, or plans don't support the config.
     """
     if config.algo.learns_in_actors or config.transport != "shm":
         raise ConfigError(
             f"{config.algo_name} with transport={config.transport!r} can't be planned: plans are "
-            "for actors and learners that are processes of their own (appo, impala, ppo …; shm)"
+            "for actors and learners in separate processes (appo, impala, ppo …; shm)"
         )
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch_threads(1))
@@ -125,12 +125,12 @@ def _crowding(
 ) -> float:
     """Return the slowdown of a task while others act concurrently, each on its own core.
 
-    Both are measured in turns, close together: the speed of a machine drifts.
+    Both are measured alternately, because the speed of a machine drifts.
     """
     if num_others < 1 or spec.settings.engine == "async":
         return 1.0
     ratios = []
-    with _acting_beside(spec, num_others) as switch:
+    with _busy_actors(spec, num_others) as switch:
         for _ in range(_TURNS):
             times = []
             for busy in (False, True):
@@ -141,7 +141,7 @@ def _crowding(
 
 
 @contextlib.contextmanager
-def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], None]]:
+def _busy_actors(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], None]]:
     """Run processes that act on request, inside the block."""
     import cloudpickle
 
@@ -157,10 +157,10 @@ def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], Non
                     end.send(busy)
                 for end in ends:
                     if not end.poll(_READY_S):
-                        raise TimeoutError(f"a process that acts gave no sign in {_READY_S:g} s")
+                        raise TimeoutError(f"a busy process didn't respond within {_READY_S:g} s")
                     end.recv()
             except (EOFError, ConnectionError) as error:
-                raise EnvironmentFault("a process that acts beside this one ended") from error
+                raise EnvironmentFault("a busy process ended during the measurement") from error
 
         yield switch
     finally:
@@ -168,7 +168,7 @@ def _acting_beside(spec: ActorSpec, count: int) -> Iterator[Callable[[bool], Non
 
 
 def _act(pickled: bytes, pipe: Connection) -> None:
-    """Act or pause on command of the pipe, until it is closed."""
+    """Act or pause as the pipe commands, until it is closed."""
     import cloudpickle
 
     acting, busy = ActorBenchmark(cloudpickle.loads(pickled)), False

@@ -1,4 +1,4 @@
-"""An actor's and a learner's work in this process, as micro-benchmarks time it."""
+"""Micro-benchmarks of the work of an actor and a learner in this process."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ _ENGINES = {
 
 
 def actor_spec(config: Config) -> ActorSpec:
-    """What an actor of a run is built from, with a policy of its own.
+    """Return the spec of a run's actor, with a new policy.
 
     Raises:
-        ConfigError: the environment can't be made.
+        ConfigError: the environment can't be created.
     """
     config = config.settled
-    made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
-    found = probe(*made)
-    held = held_stacks(config, found)
-    config = replace(config, engine=found.engine, stacked_frames=held)
-    policy = new_policy(config, found)
-    found.check_step()
-    check_agents(config, found)
+    arguments = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
+    probed = probe(*arguments)
+    num_frames = held_stacks(config, probed)
+    config = replace(config, engine=probed.engine, stacked_frames=num_frames)
+    policy = new_policy(config, probed)
+    probed.check_step()
+    check_agents(config, probed)
     config = settle(config, policy, SingleLearner(), lambda line: None)
-    return config.actor_spec(env_of(found.env, 0), policy, agents=found.agents)
+    return config.actor_spec(env_of(probed.env, 0), policy, agents=probed.agents)
 
 
 class ActorBenchmark:
-    """What an actor does: environments and a slot that is filled again and again."""
+    """Benchmark of acting: environments, and a slot that is filled repeatedly."""
 
     def __init__(self, spec: ActorSpec) -> None:
         self._spec = spec
@@ -70,17 +70,17 @@ class ActorBenchmark:
 
     @property
     def engine(self) -> str:
-        """The engine that made the environments."""
+        """Return the engine that created the environments."""
         envs = getattr(self._envs, "games", self._envs)
         return _ENGINES.get(type(envs.unwrapped).__name__, "native")
 
     @property
     def valid_share(self) -> float:
-        """Of the steps so far."""
+        """Return the share of valid transitions in the steps so far."""
         return max(self._valid, 1) / max(self._steps, 1)
 
     def fill(self) -> float:
-        """A rollout, or the beginning of one that takes too long; returns its number of rows."""
+        """Fill the slot, or a part of it up to the time limit; return the number of rows."""
         end, rows = time.perf_counter() + self._limit_s, 0
 
         def late() -> bool:
@@ -90,24 +90,24 @@ class ActorBenchmark:
 
         self._valid += self._collector.fill(self.slot, 0, late)
         settings = self._spec.settings
-        rows = min(rows, settings.fragment_length)  # an asynchronous stepper asks more often
+        rows = min(rows, settings.fragment_length)  # an asynchronous stepper calls more often
         self._steps += rows * settings.envs_per_actor
         return rows
 
     def measure(self, seconds: float) -> BlockTimer:
-        """Seconds per row of a rollout."""
+        """Measure the seconds per row of a rollout."""
         self._limit_s = seconds / 2
         return measure_time(self.fill, seconds)
 
     def env_step_s(self, seconds: float) -> float:
-        """Seconds per step of the environments alone; their episodes are not the collector's."""
+        """Measure the seconds per step of separate environments without a policy."""
         spec = self._spec
-        made = spec.env, spec.envs_made, spec.settings.engine, spec.settings.env_kwargs
-        envs = opened(*made, checked_steps=0)[1]
+        arguments = spec.env, spec.envs_made, spec.settings.engine, spec.settings.env_kwargs
+        envs = opened(*arguments, checked_steps=0)[1]
         try:
-            shown = envs.reset(seed=spec.settings.seed)
-            if takes_some_only(envs, *shown):  # in turns few columns move
-                return timed(envs, shown, seconds).seconds * envs.num_envs
+            start = envs.reset(seed=spec.settings.seed)
+            if takes_some_only(envs, *start):  # few columns move in turn-based games
+                return timed(envs, start, seconds).seconds * envs.num_envs
             actions = itertools.cycle([envs.action_space.sample() for _ in range(16)])
 
             def step() -> float:
@@ -120,7 +120,7 @@ class ActorBenchmark:
 
     @torch.inference_mode()
     def inference_s(self, seconds: float) -> float:
-        """Seconds per step of the policy and its sampling, on the slot's rows."""
+        """Measure the seconds per step of the policy and its sampling, on the slot's rows."""
         policy, rollout = self._spec.policy, self.slot
         num_envs = self._spec.settings.envs_per_actor
         noise = policy.distribution.noise((1, num_envs), torch.Generator())[0]
@@ -141,7 +141,7 @@ class ActorBenchmark:
 
 
 class LearnerBenchmark:
-    """What a learner does with a batch that is there: copies of one rollout of an actor."""
+    """Benchmark of learning on available batches, which are copies of one rollout."""
 
     def __init__(self, config: Config, spec: ActorSpec, acting: ActorBenchmark) -> None:
         acting.fill()
@@ -161,11 +161,11 @@ class LearnerBenchmark:
         return gather([slot] * count, self._config.device)
 
     def _batch(self) -> float:
-        """Updates until the next batch is taken; returns how many batches were, 1 or more."""
+        """Update until the next batch is taken; return the number of taken batches, 1 or more."""
         before = self._batches
         while self._batches == before:
-            own = self._learner.update(self._fresh, self._rate)
-            self._exchange.all_reduce(MetricAccumulator(), self._episodes, own)
+            metrics = self._learner.update(self._fresh, self._rate)
+            self._exchange.all_reduce(MetricAccumulator(), self._episodes, metrics)
             self._publish()
         return float(self._batches - before)
 
@@ -175,11 +175,11 @@ class LearnerBenchmark:
         return 1.0
 
     def measure(self, seconds: float) -> BlockTimer:
-        """Seconds per batch."""
+        """Measure the seconds per batch."""
         return measure_time(self._batch, seconds)
 
     def weights_s(self, seconds: float) -> tuple[float, float]:
-        """Seconds of publishing, and of pulling."""
+        """Measure the seconds of publishing, and of pulling."""
         into = policy_weights(self._policy.cpu())
 
         def pull() -> float:
@@ -189,5 +189,5 @@ class LearnerBenchmark:
         return measure_time(self._publish, seconds).wall_s, measure_time(pull, seconds).wall_s
 
     def close(self) -> None:
-        """End the learner's threads."""
+        """Stop the learner's threads."""
         self._learner.close()

@@ -12,7 +12,7 @@ from headrace.studies.plotting import picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FEW = 40  # values of a distribution that get a bar each
+_FEW = 40  # maximum number of values that are plotted as bars
 
 
 def draw(outcome: Outcome, title: str, path: Path) -> None:

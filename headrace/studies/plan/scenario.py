@@ -17,7 +17,7 @@ class Scenario:
     """Inputs of a simulation: one learner and its actors.
 
     Raises:
-        ConfigError: a number makes no sense.
+        ConfigError: a number is out of range.
     """
 
     num_actors: int
@@ -28,18 +28,18 @@ class Scenario:
     synchronous: bool = False
     steps_per_rollout: float = 1.0
     sync: SyncRule = field(default_factory=SyncRule)
-    num_credits: int | None = None  # rollouts begun or waiting at a time; None: as many as slots
+    num_credits: int | None = None  # rollouts started or waiting at a time; None: number of slots
     drift: float = 0.0  # nats of KL(behaviour || learner) per update of lag, for adaptive fetching
-    max_policy_lag: int | None = None  # rollouts that are more updates older are dropped
-    pull_s: float = 0.0  # seconds of copying weights
+    max_policy_lag: int | None = None  # maximum lag in updates; older rollouts are dropped
+    pull_s: float = 0.0  # seconds for copying weights
     cores: Cores = field(default_factory=lambda: Cores(math.inf, 1.0, 1.0))
     stragglers: int = 0  # actors that are slower
-    straggler_factor: float = 1.0  # so many times
+    straggler_factor: float = 1.0  # slowdown of these
     mtbf_s: float | None = None  # mean seconds of acting between two crashes of an actor
     restart_s: float = 0.0  # seconds until it acts again; the rollout in progress is lost
     rollout_bytes: float = 0.0
     weights_bytes: float = 0.0
-    bytes_per_s: float | None = None  # that all transfers share; None: they take no time
+    bytes_per_s: float | None = None  # shared by all transfers; None: they take no time
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Scenario:
             slots = min(slots, self.num_credits)
         valid = f"at most {slots}, the slots of all actors"
         require(batch <= slots, "rollouts_per_update", batch, valid)
-        valid = f"{slots} where actors and learner take turns: all slots of all actors"
+        valid = f"{slots}, all slots of all actors, if actors and learner alternate"
         require(not self.synchronous or batch == slots, "rollouts_per_update", batch, valid)
 
 

@@ -22,47 +22,47 @@ MEASURING = ranges.Range(0, 3600, above=True, words="above 0 seconds")
 UPDATES = ranges.Range(5, 10**6)
 DEVIATION = ranges.Range(0, 1e3)
 FACTOR = ranges.Range(1e-3, 1e3)
-_MAX_ROLLOUTS = 10**6  # of a simulation
+_MAX_ROLLOUTS = 10**6  # per simulation
 DEFAULT = Config(num_actors=32, envs_per_actor=16, fragment_length=32, total_steps=50_000_000)
 
 
 @settings()
 @dataclass(frozen=True)
 class Plan:
-    """Say beforehand how fast a run will be, who its bottleneck is, and what would help.
+    """Predict the speed of a run, its bottleneck, and the effect of changes.
 
-    By arithmetic from the costs that are given, or from costs measured on this machine (--measure);
-    with --simulate also by a simulation of actors, slots, queue and weights.
+    The prediction uses given costs, or costs measured on this machine (--measure). With --simulate
+    it also simulates actors, slots, queue and weights.
     """
 
     env_step_ms: Annotated[float, ranges.AT_LEAST_0] = 20.0
-    """Milliseconds of one step of one environment; measured with --measure."""
+    """Milliseconds per step of one environment; measured with --measure."""
     envs: Envs = "waiting"
-    """Environments of an actor wait side by side, or compute one after the other."""
+    """Whether environments of an actor wait in parallel, or compute one after the other."""
     inference_ms: Annotated[float, ranges.AT_LEAST_0] = 0.0
-    """Milliseconds per step of all environments of an actor, for the policy; measured likewise."""
+    """Milliseconds of inference per step of all environments of an actor; also measured."""
     learner_sps: Annotated[float, SPS] = 500_000.0
-    """Steps per second that one learner can take in; measured likewise."""
+    """Steps per second that one learner can process; also measured."""
     measure: Annotated[str | None, ranges.NOT_EMPTY] = None
     """Environment whose costs, with the algorithm and its network, are measured on this machine."""
     measure_seconds: Annotated[float, MEASURING] = 4.0
-    """How long to measure."""
+    """Duration of the measurement in seconds."""
     simulate: bool = False
-    """Simulate the run, event by event, and draw a picture."""
+    """Simulate the run, event by event, and plot the results."""
     updates: Annotated[int | None, UPDATES] = None
-    """Updates to simulate; None: 300, or as many as 100,000 rollouts make."""
+    """Updates to simulate; None: 300, or fewer if they exceed 100,000 rollouts."""
     step_shape: Shape = "constant"
-    """Distribution of the time of a step: constant, lognormal or gamma."""
+    """Distribution of step times: constant, lognormal or gamma."""
     step_cv: Annotated[float, DEVIATION] = 0.0
-    """Its deviation, relative to its mean."""
+    """Standard deviation of step times, relative to their mean."""
     stragglers: Annotated[int, ranges.COUNT_OR_0] = 0
     """Actors that are slower than the others."""
     straggler_factor: Annotated[float, FACTOR] = 4.0
-    """How many times slower they are."""
+    """Slowdown of these actors."""
     mtbf_s: Annotated[float | None, ranges.ABOVE_0] = None
     """Mean seconds of acting between two crashes of an actor; None: it never crashes."""
     restart_s: Annotated[float, ranges.AT_LEAST_0] = 5.0
-    """Seconds until it acts again."""
+    """Seconds until a crashed actor acts again."""
     drift: Annotated[float, ranges.NATS] = 0.001
     """Nats of KL per update of lag, for weight_sync=adaptive."""
     cores: Annotated[float | None, ranges.ABOVE_0] = None
@@ -75,13 +75,13 @@ class Plan:
     weights_kb: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Kilobytes of the weights; measured with --measure."""
     output: Path = Path("plan.png")
-    """Where the picture of a simulation goes."""
+    """File for the plot of a simulation."""
     config: Config = field(default_factory=lambda: DEFAULT)
-    """The run."""
+    """Settings of the run."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self.setup()  # raises unless all is legal, also what is about to be measured
+        self.setup()  # raises if a setting is invalid, also if it will be measured
         most = max(UPDATES.low, _MAX_ROLLOUTS // self.config.per_learner.rollouts_per_update)
         valid = f"at most {most} with as many rollouts in each (nearest: {most})"
         require(self.updates is None or self.updates <= most, "updates", self.updates, valid)
@@ -90,10 +90,10 @@ class Plan:
         """Return the arithmetic's input: every actor and learner with its own cores.
 
         Args:
-            costs: measured, of one learner's share of the run; None: what the flags say.
+            costs: measured costs of one learner's share of the run; None: those of the flags.
         """
         share = self.config.per_learner
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "env_step_s": self.env_step_ms / 1e3,
             "envs": self.envs,
             "inference_s": self.inference_ms / 1e3,
@@ -102,7 +102,7 @@ class Plan:
         if costs is not None:
             step_s = costs.acting_s / share.fragment_length
             env_step_s = min(costs.env_step_s, step_s)
-            given = {
+            values = {
                 "env_step_s": env_step_s / costs.valid_share,
                 "inference_s": (step_s - env_step_s) / costs.valid_share,
                 "learner_sps": share.resolved_batch_size * costs.valid_share / costs.update_s,
@@ -113,13 +113,11 @@ class Plan:
             num_learners=self.config.num_learners,
             synchronous=share.algo.max_lag == 0,
             total_steps=self.config.total_steps,
-            **given,
+            **values,
         )
 
     def scenario(self, costs: MeasuredCosts | None = None) -> Scenario:
-        """Return the simulation's input: one learner and its actors; ``costs`` as for
-        :meth:`setup`.
-        """
+        """Return the simulation's input for one learner; ``costs`` as for :meth:`setup`."""
         share, gbps = self.config.per_learner, self.bandwidth_gbps
         return Scenario(
             num_actors=share.num_actors,
@@ -137,10 +135,11 @@ class Plan:
             restart_s=self.restart_s,
             bytes_per_s=None if gbps is None else gbps * 1e9 / 8 / self.config.num_learners,
             seed=share.seed,
-            **(self._given(share) if costs is None else self._measured(share, costs)),
+            **(self._from_flags(share) if costs is None else self._from_costs(share, costs)),
         )
 
-    def _given(self, share: Config) -> dict[str, Any]:
+    def _from_flags(self, share: Config) -> dict[str, Any]:
+        """Return the costs in a scenario from the flags."""
         inference_s = self.inference_ms / 1e3
         step = Duration(max(self.env_step_ms, 1e-9) / 1e3, self.step_cv, self.step_shape)
         acting = rollout_duration(
@@ -157,9 +156,10 @@ class Plan:
             "weights_bytes": 1e3 * self.weights_kb,
         }
 
-    def _measured(self, share: Config, costs: MeasuredCosts) -> dict[str, Any]:
+    def _from_costs(self, share: Config, costs: MeasuredCosts) -> dict[str, Any]:
+        """Return the costs in a scenario from measured ones."""
         acting = Duration(costs.acting_s, costs.acting_cv, "gamma")
-        if self.step_cv > 0.0:  # of one row instead of the measured one of whole rollouts
+        if self.step_cv > 0.0:  # per row, instead of the measured one of rollouts
             row_s = costs.acting_s / share.fragment_length
             acting = Duration(row_s, self.step_cv, self.step_shape).repeated(share.fragment_length)
         return {

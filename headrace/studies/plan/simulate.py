@@ -1,12 +1,12 @@
 """Discrete-event simulation of a run: actors, owned slots, queue, learner, weights.
 
-    actor    free slot ──► weights, if it is time to ──► act ──► transfer ──► commit
+    actor    free slot ──► weights, if they are due ──► act ──► transfer ──► commit
     learner  R rollouts (FIFO by commit; synchronous: k of each actor) ──► update ──► publish ──►
              release
 
-One rollout is one job, not one job per step, so 10,000 actors take seconds. The rules are those of
-``transport/slots.py`` (who waits for what), ``actors/weight_sync.py`` (when weights are fetched:
-its ``Follower`` itself decides here) and ``trainer/batch_collector.py`` (what is dropped).
+A rollout is one job rather than one job per step, so 10,000 actors take seconds. The rules are
+those of ``transport/slots.py`` (waiting), ``actors/weight_sync.py`` (fetching weights, through its
+own ``Follower``) and ``trainer/batch_collector.py`` (dropped rollouts).
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ from headrace.studies.plan.scenario import Outcome, Scenario
 from headrace.studies.plan.sharing import ResourceSharing, bandwidth
 
 _ACTOR, _LEARNER = 0, 1
-_MAX_POINTS = 2000  # of the queue's depth that are kept for a picture
-_WARM_UP = 0.2  # of the updates, which no figure is taken from
+_MAX_POINTS = 2000  # points of the queue depth kept for a plot
+_WARM_UP = 0.2  # share of updates that metrics exclude
 
 Process = Generator[Event, Any, None]
 
 
 @dataclass
 class _Actor:
+    """State of a simulated actor."""
+
     number: int
     free: int
     follower: Follower
-    granted: Event | None = None  # what it waits for while it has no slot
+    granted: Event | None = None  # event of the next slot, while it has none
     notes: deque[tuple[int, float]] = field(default_factory=deque)  # drift in returned slots
     acting_s: float = 0.0
     waiting_s: float = 0.0
 
 
 class _Run:
+    """Simulated run: actor processes, a learner process and their queue."""
+
     def __init__(self, scenario: Scenario) -> None:
         self.scenario, self.env = scenario, Environment()
         self._rng = np.random.default_rng(scenario.seed)
@@ -55,17 +59,20 @@ class _Run:
         ]
         slots, credits = scenario.num_actors * scenario.slots_per_actor, scenario.num_credits
         self._credits = slots if credits is None else credits
-        self._asking: deque[_Actor] = deque()  # have a free slot and no credit, in order
-        self._pending: deque[tuple[_Actor, int]] = deque()  # committed: by whom, acting version
-        self._news: Event | None = None  # what the learner waits for
-        self._wanted = 0
+        self._asking: deque[_Actor] = deque()  # with a free slot but no credit, in order
+        self._pending: deque[tuple[_Actor, int]] = (
+            deque()
+        )  # committed rollouts: actor, acting version
+        self._news: Event | None = None  # event that the learner waits for
+        self._num_missing = 0
         self.outcome = Outcome()
         self.learning_s = 0.0
-        self._since = 0.0  # of the queue's present depth
+        self._since = 0.0  # start time of the present queue depth
 
     # -- the actors --------------------------------------------------------------------------------
 
     def act(self, actor: _Actor) -> Process:
+        """Simulate an actor."""
         env, scenario = self.env, self.scenario
         slower = scenario.straggler_factor if actor.number < scenario.stragglers else 1.0
         while True:
@@ -95,6 +102,7 @@ class _Run:
         yield from self._pull(actor)
 
     def _pull(self, actor: _Actor) -> Process:
+        """Fetch weights if the actor's rule requires it."""
         follower = actor.follower
         if actor.notes:
             follower.note(*actor.notes.popleft())
@@ -108,29 +116,32 @@ class _Run:
         self.outcome.pulls += 1
 
     def _transfer(self, num_bytes: float) -> Process:
+        """Wait for a transfer over the network."""
         if self._network is not None and num_bytes > 0:
             yield self._network.run(0, num_bytes)
 
     def _commit(self, actor: _Actor) -> None:
+        """Add a rollout to the queue, and wake the learner if it has enough."""
         self._note_depth()
         self._pending.append((actor, actor.follower.version))
         self.outcome.committed += 1
-        if self._news is not None and len(self._pending) >= self._wanted:
+        if self._news is not None and len(self._pending) >= self._num_missing:
             self._news.succeed()
             self._news = None
 
     # -- the learner -------------------------------------------------------------------------------
 
     def learn(self, num_updates: int) -> Process:
+        """Simulate the learner for a number of updates."""
         scenario, outcome = self.scenario, self.outcome
         for _ in range(num_updates):
             batch: list[tuple[_Actor, int]] = []
             while len(batch) < scenario.rollouts_per_update:
-                self._wanted = scenario.rollouts_per_update - len(batch)
-                if len(self._pending) < self._wanted:
+                self._num_missing = scenario.rollouts_per_update - len(batch)
+                if len(self._pending) < self._num_missing:
                     self._news = Event(self.env)
                     yield self._news
-                batch += self._take(self._wanted)
+                batch += self._take(self._num_missing)
             start = self.env.now
             yield self._cores.run(_LEARNER, scenario.update.draw(self._rng))
             self.learning_s += self.env.now - start
@@ -156,6 +167,7 @@ class _Run:
         return kept
 
     def _release(self, actor: _Actor) -> None:
+        """Return a slot and its credit, and grant one to the first waiting actor."""
         actor.free += 1
         self._credits += 1
         if actor.free == 1 and actor.granted is not None:
@@ -168,17 +180,18 @@ class _Run:
             first.granted = None
 
     def _ask(self, actor: _Actor) -> Event:
-        """What to wait for; credits go to whom they were missing for longest."""
+        """Return the event of the next slot; the longest waiting actor gets the next credit."""
         actor.granted = Event(self.env)
         if actor.free:
             self._asking.append(actor)
         return actor.granted
 
     def _open(self, actor: _Actor) -> None:
+        """Take a free slot and a credit."""
         actor.free -= 1
         self._credits -= 1
 
-    # -- figures -----------------------------------------------------------------------------------
+    # -- metrics -----------------------------------------------------------------------------------
 
     def _note_depth(self) -> None:
         """Record the queue's depth before it changes."""
@@ -200,8 +213,8 @@ class _Run:
 def simulate(scenario: Scenario, num_updates: int = 200) -> Outcome:
     """Run a scenario for a number of updates, 5 or more, of which the first fifth is a warm-up.
 
-    In a synchronous scenario a batch comes in the order of commits; headrace orders it by actor,
-    which takes the same time.
+    In a synchronous scenario a batch is in the order of commits. headrace orders it by actor, which
+    takes the same time.
     """
     require(num_updates >= 5, "num_updates", num_updates, "5 or more (nearest: 5)")
     run = _Run(scenario)

@@ -22,8 +22,8 @@ from headrace.studies.run_table import Study
 from headrace.studies.scaling.model import Timing, Way
 
 MESSAGE_BYTES = (256, 4 << 10, 64 << 10, 1 << 20, 4 << 20)
-MOMENTS_BYTES = 24  # of the advantages of a minibatch: count, sum and sum of squares
-TOLD_BYTES = 512  # about what each learner tells all others at the end of an update
+MOMENTS_BYTES = 24  # count, sum and sum of squares of the advantages of a minibatch
+METRICS_BYTES = 512  # approximate size of a learner's metrics broadcast at the end of an update
 COLUMNS = ("way", "world_size", "num_bytes", "repeats", "seconds")
 WAYS: tuple[Way, ...] = ("memory", "sockets")
 WARM_UP, REPEATS = 20, 200
@@ -38,7 +38,7 @@ def messages(config: Config, gradient_bytes: int) -> list[int]:
     gradients = math.prod(steps)
     sums = [gradient_bytes] * gradients
     if algo.normalize_advantage and isinstance(algo, PPO):
-        return [*sums, gradients * MOMENTS_BYTES]  # of all minibatches at once
+        return [*sums, gradients * MOMENTS_BYTES]  # all minibatches at once
     if algo.normalize_advantage and isinstance(algo, IMPACT):
         sums += [MOMENTS_BYTES] * gradients
     return sums
@@ -48,7 +48,7 @@ def rows_told(config: Config) -> list[int]:
     """Return the bytes that each learner broadcasts in one iteration: counts and moments."""
     settled = config.settled
     has_moments = settled.network.normalize_observations or settled.algo.normalize_returns
-    return [TOLD_BYTES] * (2 if has_moments else 1)
+    return [METRICS_BYTES] * (2 if has_moments else 1)
 
 
 def measure(
@@ -61,7 +61,7 @@ def measure(
     """Measure missing timings of all world sizes above 1 and all message sizes.
 
     Args:
-        study: a table with COLUMNS. A world size that fails is said and left out.
+        study: table with COLUMNS. A world size that fails is printed and skipped.
     """
     timings: list[Timing] = []
     for world_size, way in itertools.product(world_sizes, WAYS):
@@ -100,7 +100,7 @@ def _apart(
 
 
 def time_sums(rank: int, folder: Path, request: dict[str, Any], pipe: object) -> None:
-    """Time sums in one of the processes; the first one writes the medians."""
+    """Time sums in one of the processes; rank 0 writes the medians."""
     import torch
 
     from headrace.distributed.ranks import Ranks, file_rendezvous
@@ -117,7 +117,7 @@ def time_sums(rank: int, folder: Path, request: dict[str, Any], pipe: object) ->
             for _ in range(WARM_UP + request["repeats"]):
                 group.sum(message)
             medians.append(statistics.median(group.clock.waits[WARM_UP:]))
-        group.broadcast(None)  # nobody leaves while a neighbour still reads from him
+        group.broadcast(None)  # no rank leaves while another one still reads from it
         if rank == 0:
             (folder / RESULT).write_text(json.dumps(medians), encoding="utf-8")
         group.close()
@@ -137,6 +137,6 @@ def time_all(request: dict[str, Any]) -> list[float]:
             for sentinel in connection.wait(list(running)):
                 process = running.pop(sentinel)
                 process.join()
-                if process.exitcode:  # its neighbours would wait for it
+                if process.exitcode:  # the other ranks would wait for it
                     raise RuntimeError(f"one of them ended with code {process.exitcode}")
         return json.loads((folder / RESULT).read_text(encoding="utf-8"))

@@ -19,20 +19,20 @@ def assumptions(model: Model, num_cores: int) -> list[str]:
             network += f" and carries at most {link.bytes_per_s * 8e-9:g} Gbit/s"
     return [
         "t_iter = t_rollout + t_learn + t_comm + t_sync"
-        f" + {_ms(model.other_s)} that no part accounts for.",
+        f" + {_ms(model.other_s)} that belongs to no part.",
         f"t_rollout = {_ms(a)} + {_ms(b)} / W; t_learn = {_ms(c)} + {_ms(d)} / W.",
-        f"t_comm = {_ms(model.own_comm_s)} that a rank spends by itself, and {len(model.messages)} "
+        f"t_comm = {_ms(model.own_comm_s)} of local work of a rank, and {len(model.messages)} "
         f"sums per iteration ({messages}). Up to W = {model.largest} they go through shared "
         f"memory, where W rows are read after one wait: {_per_message(model.memory)}.",
         f"Beyond, {model.largest} ranks are assumed on each machine, which add up in memory; the "
         "machines then by recursive doubling, large sums by halving and doubling, over gloo's "
-        f"sockets: {_per_message(model.sockets)}; {network}. What each rank tells all others "
-        f"once ({sum(model.rows)} bytes) takes ceil(log2 W) messages.",
+        f"sockets: {_per_message(model.sockets)}; {network}. The broadcast of each rank "
+        f"({sum(model.rows)} bytes) takes ceil(log2 W) messages.",
         f"t_sync = {_ms(model.sync_s)} * sqrt(2 ln W): the slowest of W ranks whose delays are "
         "independent and normal.",
-        f"Cores beyond this machine's {num_cores} are assumed to be like these and each rank to "
-        "have its own; world sizes that exceed them are shown but fitted to nothing.",
-        "The model speaks of speed only: how a larger batch learns is not in it.",
+        f"Cores beyond this machine's {num_cores} are assumed to be equal, with separate cores for "
+        "each rank; the fit excludes measured world sizes that exceed them.",
+        "The model predicts speed only, not the effect of a larger batch on learning.",
         *model.notes,
     ]
 

@@ -1,7 +1,7 @@
 """``headrace bench scaling``: measures the speed-up of training with several learners.
 
-Runs are measured in processes of their own, one at a time; each world size with the first seed,
-then with the next. What was measured is kept, so an interrupted study goes on where it was.
+Runs are measured in separate processes, one at a time: all world sizes with the first seed, then
+with the next. Measurements are kept, so an interrupted study can resume.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from headrace.studies.scaling import allreduce, figures, report
 from headrace.studies.scaling.settings import DEFAULT, ONE_CORE, Scaling, case_config, cases_of
 
 COLUMNS = ("mode", "world_size", "seed", "settings", *figures.RUN_FIGURES, "gradient_bytes")
-_SHOWN = ("fps", "t_iter", "rho_comm", "rho_sync", "final_return")  # of a run that has ended
+_SHOWN = ("fps", "t_iter", "rho_comm", "rho_sync", "final_return")  # columns of a finished run
 
 
 def main(argv: Sequence[str]) -> int:
     """``headrace bench scaling [ALGORITHM] [--recipe NAME] [flags]``; 1 if runs failed.
 
     Raises:
-        ConfigError: a flag is wrong; nothing was started.
+        ConfigError: a flag is invalid; nothing was started.
     """
     scaling = flags.parse(Scaling, "headrace bench scaling", argv, DEFAULT, **ONE_CORE)
     return run(scaling, wide_console())
@@ -67,8 +67,8 @@ def run(scaling: Scaling, console: Console) -> int:
     """Measure missing runs, then print and write all results; return 1 if runs failed.
 
     Raises:
-        ConfigError: there is no such environment, a world size does not fit the settings, or the
-            output folder holds a study with others; nothing was started.
+        ConfigError: there is no such environment, a world size doesn't fit the settings, or the
+            output folder holds a study with other settings; nothing was started.
     """
     resolve(scaling.config.env)
     cases = cases_of(scaling)
@@ -84,17 +84,17 @@ def run(scaling: Scaling, console: Console) -> int:
         config = case_config(scaling, case["world_size"], case["seed"])
         train_apart(config, children, scaling.timeout_s)
         folder, target = Path(config.run_dir or ""), config.target_return
-        found = figures.run_figures(folder, config.num_learners, scaling.warmup_iters, target)
-        return found | {"gradient_bytes": gradient_bytes(config)}
+        results = figures.run_figures(folder, config.num_learners, scaling.warmup_iters, target)
+        return results | {"gradient_bytes": gradient_bytes(config)}
 
     head(Scaling.__doc__, scaling.title, console)
     study.run(cases, measure, console, shown=_SHOWN)
     if rows := study.done(cases):
-        sizes, own_bytes = {row["world_size"] for row in rows}, rows[0]["gradient_bytes"]
+        sizes, num_bytes = {row["world_size"] for row in rows}, rows[0]["gradient_bytes"]
         timings = allreduce.measure(
             Study(study.folder, allreduce.COLUMNS, "allreduce.csv"),
             sorted(sizes | ({2} if num_cores() >= 2 else set())),
-            sorted({*allreduce.MESSAGE_BYTES, own_bytes}),
+            sorted({*allreduce.MESSAGE_BYTES, num_bytes}),
             console,
         )
         report.write(scaling, rows, timings, console)

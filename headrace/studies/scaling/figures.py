@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.rundir.files import read_jsonl
-from headrace.studies.aggregation import Row, grouped, over_known
+from headrace.studies.aggregation import Row, grouped, over_present
 from headrace.studies.scaling.model import PARTS
 
 Lines = Sequence[Row]
@@ -32,8 +32,8 @@ def run_figures(
 ) -> dict[str, Any]:
     """Return RUN_FIGURES of a finished run; None for missing values.
 
-    Speeds and means are those of the iterations after the warm-up; they are None if training ended
-    within it. Seconds run from the start of training and leave out evaluations.
+    Speeds and means are those of the iterations after the warm-up, or None if training ended within
+    it. Seconds count from the start of training and exclude evaluations.
 
     Raises:
         RuntimeError: the files are missing or not those of ``world_size`` ranks.
@@ -76,7 +76,7 @@ def _speed(ranks: Sequence[Lines], warmup_iters: int) -> dict[str, Any]:
         "rho_comm": total["t_comm"] / total["t_iter"],
         "rho_sync": total["t_sync"] / total["t_iter"],
         "coverage": sum(total[name] for name in PARTS) / total["t_iter"],
-        **{name: over_known(lines, name, statistics.fmean) for name in LOSSES},
+        **{name: over_present(lines, name, statistics.fmean) for name in LOSSES},
     }
 
 
@@ -109,9 +109,9 @@ def final_return(run_dir: Path) -> float | None:
 def summarise(rows: Sequence[Row], cores_per_learner: int, num_cores: int) -> list[dict[str, Any]]:
     """Return a row per world size, smallest first: medians over its runs, and its speed-ups.
 
-    Speed-ups are relative to :func:`reference`, as if that scaled ideally from W = 1. A run that
-    never reached the target took infinitely long, so ``time_to_target`` is None once half of the
-    runs have not.
+    Speed-ups are relative to :func:`reference`, which is assumed to scale ideally from W = 1. A run
+    that never reached the target counts as infinitely long, so ``time_to_target`` is None if half
+    of the runs didn't reach it.
 
     Args:
         rows: runs, with ``world_size`` and RUN_FIGURES.
@@ -123,8 +123,8 @@ def summarise(rows: Sequence[Row], cores_per_learner: int, num_cores: int) -> li
         size = row["world_size"]
         row["speedup_fps"] = _times(first["world_size"], row["fps"], first["fps"])
         row["efficiency"] = _times(1 / size, row["speedup_fps"], 1.0)
-        own_s, first_s = row["time_to_target"], first["time_to_target"]
-        row["speedup_time"] = _times(first["world_size"], first_s, own_s)
+        this_s, first_s = row["time_to_target"], first["time_to_target"]
+        row["speedup_time"] = _times(first["world_size"], first_s, this_s)
         row["exceeds_cores"] = size * cores_per_learner > num_cores
     return summary
 
@@ -145,14 +145,14 @@ def _world_size(size: int, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "world_size": size,
         "runs": len(rows),
-        "fps": over_known(rows, "fps", statistics.median),
+        "fps": over_present(rows, "fps", statistics.median),
         "speedup_fps": None,
         "efficiency": None,
         "time_to_target": median_s if math.isfinite(median_s) else None,
         "speedup_time": None,
         "reached": sum(math.isfinite(value) for value in times),
-        **{name: over_known(rows, name, statistics.median) for name in _MEDIANS},
-        "final_return": over_known(rows, "final_return", statistics.median),
+        **{name: over_present(rows, name, statistics.median) for name in _MEDIANS},
+        "final_return": over_present(rows, "final_return", statistics.median),
         "final_return_min": min(returns, default=None),
         "final_return_max": max(returns, default=None),
     }

@@ -2,8 +2,8 @@
 
     t_iter(W) = t_rollout(W) + t_learn(W) + t_comm(W) + t_sync(W) + t_other
 
-Numbers in, numbers out. World sizes that want more cores than the machine has measure how processes
-take turns, not how ranks scale: no fit uses them.
+World sizes that need more cores than the machine has are excluded from all fits: they measure time
+sharing of processes instead of the scaling of ranks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Link:
-    """A network between the ranks that adds to what this machine's loopback costs."""
+    """Network between the ranks whose costs add to those of this machine's loopback."""
 
     latency_s: float = 0.0
     bytes_per_s: float = math.inf
@@ -57,22 +57,22 @@ class Link:
 
 @dataclass(frozen=True)
 class Model:
-    """Fitted numbers; ``at`` returns the times of a world size."""
+    """Fitted parameters of the model; ``at`` returns the times of a world size."""
 
     mode: Mode
     messages: tuple[int, ...]  # bytes of each sum of one iteration
-    rows: tuple[int, ...]  # likewise of what each rank tells all others
+    rows: tuple[int, ...]  # bytes of each broadcast of a rank in one iteration
     rollout: tuple[float, float]  # a, b of a + b / W, seconds
     learn: tuple[float, float]  # likewise
     memory: Cost  # between ranks of this machine
-    sockets: Cost  # between ranks of several
-    largest: int  # world size that this machine's cores hold
-    own_comm_s: float  # of t_comm, in no message: a rank publishes weights to its actors
+    sockets: Cost  # between machines
+    largest: int  # largest world size within this machine's cores
+    own_comm_s: float  # part of t_comm outside messages: publishing weights to actors
     sync_s: float  # deviation of a rank's delay
-    other_s: float  # of an iteration, in none of its four parts
-    steps: float  # per iteration: of all ranks, in growing-batch of one
+    other_s: float  # part of an iteration outside its four parts
+    steps: float  # per iteration: of all ranks, or of one in growing-batch
     link: Link
-    notes: tuple[str, ...]  # what was assumed for want of measurements
+    notes: tuple[str, ...]  # assumptions made for lack of measurements
 
     def at(self, world_size: int) -> dict[str, float]:
         """Return ``t_iter`` and its parts, in seconds, ``fps``, ``rho_comm`` and ``rho_sync``."""
@@ -111,7 +111,7 @@ class Model:
 def sum_parts(way: Way, world_size: int, num_bytes: float) -> tuple[float, float]:
     """Return the sequential messages and bytes that a rank waits for in one sum.
 
-    Shared memory: one wait for all, then all rows are read. Sockets: see
+    Shared memory takes one wait for all ranks, then a read of all rows. Sockets: see
     ``distributed/tree_allreduce.py``.
     """
     if world_size == 1:
@@ -133,20 +133,21 @@ def straggling(world_size: int) -> float:
 
 def nonnegative_least_squares(columns: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the x >= 0 that minimises ``|columns @ x - y|``; columns ``[M, N]``."""
-    from scipy.optimize import nnls  # half a second, which only a study spends
+    from scipy.optimize import nnls  # slow to import (0.5 s)
 
     lengths = np.linalg.norm(columns, axis=0)
-    lengths[lengths == 0.0] = 1.0  # nnls has one tolerance for columns of all lengths
+    lengths[lengths == 0.0] = 1.0  # nnls uses one tolerance for all columns
     return nnls(columns / lengths, y)[0] / lengths
 
 
 def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
     """Fit alpha and beta by least squares of relative errors; None without a timing.
 
-    The times of small and large messages differ by orders of magnitude; both shall count.
+    Relative errors weight small and large messages equally, though their times differ by orders of
+    magnitude.
     """
-    mine = [t for t in timings if t.way == way and t.within_cores]
-    used = [t for t in mine if t.world_size > 1 and t.seconds > 0]
+    of_way = [t for t in timings if t.way == way and t.within_cores]
+    used = [t for t in of_way if t.world_size > 1 and t.seconds > 0]
     if not used:
         return None
     parts = np.array([sum_parts(t.way, t.world_size, t.num_bytes) for t in used])
@@ -157,8 +158,8 @@ def fit_allreduce(timings: Iterable[Timing], way: Way) -> Cost | None:
 def fit_share(points: Sequence[tuple[int, float]], mode: Mode) -> tuple[float, float]:
     """Fit a, b >= 0 of ``a + b / W`` to ``(W, seconds)``.
 
-    In growing-batch each rank's work stays what it is, so a is the mean and b is 0. A single world
-    size can't tell the two apart: then all of it is taken to divide.
+    In growing-batch each rank's work is constant, so a is the mean and b is 0. A single world size
+    can't separate the two; then all of the time is assumed to divide.
     """
     if mode == "growing-batch":
         return statistics.fmean(seconds for _, seconds in points), 0.0
@@ -188,10 +189,11 @@ def fit(
     """Fit the model to all speeds and timings within the cores; None if there is no speed.
 
     Args:
-        rows: of ``figures.summarise``, one per world size.
-        messages: bytes of each sum of one iteration. rows_told: likewise of what a rank tells all.
-        largest: world size that this machine's cores hold; beyond, messages go over sockets.
-        link: a network to assume between the ranks; None: this machine's loopback.
+        rows: result of ``figures.summarise``, one per world size.
+        messages: bytes of each sum of one iteration.
+        rows_told: bytes of each broadcast of a rank in one iteration.
+        largest: largest world size within this machine's cores; larger ones use sockets.
+        link: network to assume between the ranks; None: this machine's loopback.
     """
     used = [row for row in rows if row["fps"] is not None and not row["exceeds_cores"]]
     if not used:
@@ -233,22 +235,22 @@ def _notes(mode: Mode, sizes: Sequence[int], no_timing: bool) -> Iterable[str]:
     if len(sizes) == 1 and mode == "constant-batch":
         yield (
             f"Only W = {sizes[0]} was measured within the cores, so rollouts and learning are "
-            "assumed to divide among the ranks without a rest: an upper bound."
+            "assumed to divide perfectly among the ranks: an upper bound."
         )
     if len(sizes) == 2 and mode == "constant-batch":
         yield (
-            f"Two world sizes ({sizes[0]} and {sizes[1]}) determine what divides and what doesn't "
-            "exactly, so their noise is all in the extrapolation: it tells orders of magnitude."
+            f"Two world sizes ({sizes[0]} and {sizes[1]}) determine both parameters exactly, so "
+            "all their noise enters the extrapolation: it is accurate to orders of magnitude only."
         )
     if sizes[-1] == 1:
         yield (
-            "No world size above 1 was measured within the cores, so nothing is known of waiting "
-            "at barriers: it is assumed to be 0."
+            "No world size above 1 was measured within the cores, so waiting at barriers is "
+            "assumed to be 0."
         )
     if no_timing:
         yield (
-            "Not every way of exchanging was timed within the cores; what wasn't is assumed to "
-            "cost nothing."
+            "Not every transport was timed within the cores; the others are assumed to cost "
+            "nothing."
         )
 
 
@@ -258,7 +260,7 @@ def extrapolate(
     """Return a row per world size: :meth:`Model.at` with ``speedup_fps`` and ``efficiency``.
 
     Args:
-        reference: the world size, and its measured FPS, that speed-ups are relative to.
+        reference: world size that speed-ups are relative to, and its measured FPS.
     """
     rows: list[dict[str, float]] = []
     for size in world_sizes:

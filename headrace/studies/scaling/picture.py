@@ -80,8 +80,8 @@ def _draw_figure(panel: Axes, name: str, rows: Sequence[Row], predicted: Sequenc
 
 def _not_in(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     """Return the rows of world sizes that the others lack."""
-    known = {row["world_size"] for row in others}
-    return [row for row in rows if row["world_size"] not in known]
+    sizes = {row["world_size"] for row in others}
+    return [row for row in rows if row["world_size"] not in sizes]
 
 
 def _handles(rows: Sequence[Row], predicted: Sequence[Row], num_cores: int) -> list[Any]:
@@ -90,10 +90,10 @@ def _handles(rows: Sequence[Row], predicted: Sequence[Row], num_cores: int) -> l
         Line2D([], [], marker="o", color=MEASURED, markersize=8, label="measured")
     ]
     if any(row["exceeds_cores"] for row in rows):
-        label = f"measured, but more cores wanted than there are ({num_cores})"
+        label = f"measured with more ranks than the {num_cores} cores allow"
         handles.append(Patch(facecolor=BEYOND, edgecolor="white", hatch=HATCH, label=label))
     if predicted:
-        label = "model, each rank with cores of its own"
+        label = "model, separate cores for each rank"
         handles.append(Line2D([], [], linestyle="--", marker="o", mfc="white", label=label))
     return [*handles, Line2D([], [], linestyle=":", color="black", label="ideal")]
 
@@ -108,7 +108,7 @@ def _draw_shares(panel: Axes, rows: Sequence[Row], predicted: Sequence[Row]) -> 
     panel.set_xticks([x for x, _, _ in bars], [str(row["world_size"]) for _, row, _ in bars])
     if others:
         panel.axvline(len(rows) - 0.2, color="black", linewidth=0.8, linestyle="--")
-    panel.set(title="Where an iteration goes (above: its milliseconds)")
+    panel.set(title="Parts of an iteration (above: its milliseconds)")
     panel.set(xlabel=f"{_LEARNERS}: measured | model" if others else _LEARNERS)
     panel.set(ylabel="share of an iteration", ylim=(0, 1.1))
     handles = [Patch(color=c, label=label) for c, label in zip(COLORS, LABELS, strict=True)]

@@ -20,7 +20,7 @@ from headrace.studies.scaling.assumptions import assumptions
 from headrace.studies.scaling.model import Timing, extrapolate, fit
 from headrace.studies.scaling.settings import Scaling, predictable
 
-# Columns of the tables: the heading, the figure, the factor of its unit and the digits.
+# Columns of the tables: heading, metric, factor of its unit, digits.
 _SPEED = (
     ("steps/s", "fps", 1, 0),
     ("speed-up", "speedup_fps", 1, 2),
@@ -54,29 +54,29 @@ _NO_MODEL = "Nothing is extrapolated: no speed was measured within this machine'
 def write(
     scaling: Scaling, rows: Sequence[Row], timings: Sequence[Timing], console: Console
 ) -> None:
-    """Print and write all results that follow from one or more runs."""
+    """Print and write all results of one or more runs."""
     cores, folder = num_cores(), Path(scaling.output)
     summary = figures.summarise(rows, scaling.cores_per_learner, cores)
     messages = allreduce.messages(scaling.config, rows[0]["gradient_bytes"])
     largest = max(1, cores // scaling.cores_per_learner)
-    told = allreduce.rows_told(scaling.config)
+    broadcasts = allreduce.rows_told(scaling.config)
     model = fit(
-        scaling.mode, summary, timings, messages, largest, rows_told=told, link=scaling.link
+        scaling.mode, summary, timings, messages, largest, rows_told=broadcasts, link=scaling.link
     )
     (sizes, limit), first = predictable(scaling), figures.reference(summary)
-    predicted, said = list[dict[str, float]](), [_NO_MODEL]
+    predicted, sentences = list[dict[str, float]](), [_NO_MODEL]
     if model is not None:
         asked = sorted({*sizes, *(row["world_size"] for row in summary)})
         predicted = extrapolate(model, asked, (first["world_size"], first["fps"]))
-        said = assumptions(model, cores)
-    said += [limit] if limit else []
+        sentences = assumptions(model, cores)
+    sentences += [limit] if limit else []
     write_csv(folder / "summary.csv", [{**row, "machine": machine()} for row in summary])
     fitted = None if model is None else dataclasses.asdict(model)
     if fitted is not None and math.isinf(fitted["link"]["bytes_per_s"]):
         fitted["link"]["bytes_per_s"] = None  # JSON has no infinity
     values = {
         "model": fitted,
-        "assumptions": said,
+        "assumptions": sentences,
         "extrapolated": predicted,
         "measured": summary,
         "all_reduces": [dataclasses.asdict(timing) for timing in timings],
@@ -84,13 +84,13 @@ def write(
     }
     write_json(folder / "model.json", values)
     _print_tables(scaling, summary, predicted, console)
-    for sentence in ["What the extrapolation rests on:", *(f"- {text}" for text in said)]:
+    for sentence in ["Assumptions of the extrapolation:", *(f"- {text}" for text in sentences)]:
         console.print(sentence, soft_wrap=True)
     if first["fps"] is not None:
         path = folder / "scaling.png"
         picture.draw_scaling(summary, predicted, scaling.title, cores, path)
     if not _draw_returns(scaling, rows, cores, folder / "curves.png"):
-        console.print("no curves.png: without --eval-interval nothing is evaluated on the way")
+        console.print("no curves.png: runs have no evaluations without --eval-interval")
     written = sorted(path.name for path in folder.iterdir())
     console.print(f"in {folder}: {', '.join(written)}", soft_wrap=True)
 
@@ -99,13 +99,13 @@ def _draw_returns(scaling: Scaling, rows: Sequence[Row], cores: int, path: Path)
     """Plot evaluated returns against steps and seconds; False if there are none."""
     evaluated: dict[str, list[figures.Lines]] = {}
     dashed = set()
-    for size, own in sorted(grouped(rows, lambda row: row["world_size"]).items()):
+    for size, of_size in sorted(grouped(rows, lambda row: row["world_size"]).items()):
         name = f"W = {size}"
         if size * scaling.cores_per_learner > cores:
             dashed.add(name := f"{name}, beyond the cores")
-        runs = [figures.evaluations(scaling.run_dir(size, row["seed"])) for row in own]
-        if known := [run for run in runs if run]:
-            evaluated[name] = known
+        runs = [figures.evaluations(scaling.run_dir(size, row["seed"])) for row in of_size]
+        if with_evaluations := [run for run in runs if run]:
+            evaluated[name] = with_evaluations
     axes = {"env_steps": "environment steps", "seconds": "seconds of training, without evaluations"}
     panels: dict[str, dict[str, list[Curve]]] = {
         label: {
@@ -141,14 +141,14 @@ def _print_tables(
     show(_table(summary, _SPEED, names), f"{scaling.title}; medians, {relative}", console)
     if any(row["exceeds_cores"] for row in summary):
         console.print(
-            f"* wants more cores than the {num_cores()} of this machine: ranks take turns"
+            f"* needs more cores than the {num_cores()} of this machine: ranks share them"
         )
     show(_table(summary, _LEARNING, names), "Learning", console)
     if target is not None:
         title = f"Seconds of training until an evaluation reaches {target:g}"
         show(_table(summary, _TIME, names), title, console)
     if predicted:
-        title = "By the model, each rank with cores of its own"
+        title = "Model, with separate cores for each rank"
         show(_table(predicted, _SPEED, {}), title, console)
 
 

@@ -20,7 +20,7 @@ from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
 EXTRAPOLATED = (32, 64, 128, 256, 512)
-# One core for each rank, whatever the world size.
+# One core per rank at every world size.
 ONE_CORE: dict[str, Any] = {"transport": "serial", "cores_per_learner": 1, "learner_threads": 1}
 DEFAULT = Config(algo=PPO(), num_actors=1, envs_per_actor=64, fragment_length=32, **ONE_CORE)
 
@@ -46,8 +46,8 @@ _WORLD_SIZES = tyro.constructors.PrimitiveConstructorSpec(
 class Scaling:
     """Measure how training speeds up with the number of synchronous learners.
 
-    With --target-return and --eval-interval a run goes until an evaluation reaches the target, or
-    to --total-steps; otherwise it takes --total-iters iterations.
+    With --target-return and --eval-interval a run trains until an evaluation reaches the target, or
+    until --total-steps. Otherwise it trains --total-iters iterations.
     """
 
     world_sizes: Annotated[
@@ -57,21 +57,21 @@ class Scaling:
     repeats: Annotated[int, ranges.COUNT] = 3
     """Runs of each world size, with the seeds --seed, --seed + 1 …"""
     mode: Mode = "constant-batch"
-    """Share the batch and the environments out, or let both grow with the learners."""
+    """Divide the batch and the environments among the learners, or let both grow with them."""
     warmup_iters: Annotated[int, ranges.COUNT_OR_0] = 5
-    """Iterations of each run that no speed is measured in."""
+    """Iterations at the start of each run that are excluded from speeds."""
     total_iters: Annotated[int, ranges.COUNT] = 25
-    """Iterations of each run, the warm-up among them; without meaning with --target-return."""
+    """Iterations of each run, including the warm-up; ignored with --target-return."""
     output: Annotated[str, ranges.NOT_EMPTY] = "runs/scaling"
-    """Folder for the tables, the pictures and the runs."""
+    """Folder for the tables, the plots and the runs."""
     timeout_s: Annotated[float, ranges.SECONDS] = 3600.0
-    """A run that takes longer is ended and counts as failed."""
+    """Time limit of a run in seconds; a run that takes longer is killed and counts as failed."""
     network_latency_us: Annotated[float | None, ranges.AT_LEAST_0] = None
-    """Extrapolate with this much more for each message; None: this machine's loopback."""
+    """Additional latency of each message in the extrapolation; None: this machine's loopback."""
     network_gbps: Annotated[float | None, ranges.ABOVE_0] = None
-    """Extrapolate with at most this bandwidth in Gbit/s; None: this machine's loopback."""
+    """Maximum bandwidth in the extrapolation, Gbit/s; None: this machine's loopback."""
     config: Config = DEFAULT
-    """What is the same in all runs."""
+    """Shared settings of all runs."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -80,9 +80,9 @@ class Scaling:
         more = f"more than warmup_iters={self.warmup_iters}"
         require(self.total_iters > self.warmup_iters, "total_iters", self.total_iters, more)
         config = self.config
-        for name, own in (("run_dir", None), ("resume", False), ("overwrite", False)):
+        for name, default in (("run_dir", None), ("resume", False), ("overwrite", False)):
             value = getattr(config, name)
-            require(value == own, name, value, f"{own!r}: the study sets it for each run")
+            require(value == default, name, value, f"{default!r}: the study sets it for each run")
         valid = f"1: use {setting('world_sizes', '…')}"
         require(config.num_learners == 1, "num_learners", config.num_learners, valid)
 
@@ -122,7 +122,7 @@ def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
     """Return the config of one run.
 
     Raises:
-        ConfigError: it can't be shared out among so many learners.
+        ConfigError: the settings can't be divided among so many learners.
     """
     base, growth = scaling.config, world_size if scaling.mode == "growing-batch" else 1
     num_actors = base.num_actors * growth
@@ -141,7 +141,7 @@ def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
             log_iterations=True,
             seed=seed,
             run_dir=str(scaling.run_dir(world_size, seed)),
-            overwrite=True,  # what an interruption has left
+            overwrite=True,  # files of an interrupted run
         )
     except ConfigError as error:
         raise ConfigError(f"world size {world_size}: {error}") from error
@@ -153,7 +153,7 @@ def predictable(scaling: Scaling) -> tuple[list[int], str]:
         try:
             case_config(scaling, size, scaling.config.seed)
         except ConfigError as error:
-            return list(EXTRAPOLATED[:count]), f"There it ends: {error}"
+            return list(EXTRAPOLATED[:count]), f"Larger world sizes are invalid: {error}"
     return list(EXTRAPOLATED), ""
 
 

@@ -44,16 +44,16 @@ def measure_references(
     """Measure random scores, read experts' scores from their runs, and write both.
 
     Raises:
-        ConfigError: an environment or an expert is wrong; nothing was measured.
+        ConfigError: an environment or an expert is invalid; nothing was measured.
     """
     require(bool(envs), "envs", envs, "at least one environment")
     fields.check("episodes", Annotated[int, ranges.Range(1, 10**6)], episodes)
     fields.check("seed", Annotated[int, ranges.SEED], seed)
-    references.before(output)  # complains before anything is measured
+    references.before(output)  # raises before anything is measured
     envs = list(named_in(envs))
     for env in envs:
         resolve(env, wrappers)
-    found = references.expert_runs(envs, expert)
+    expert_scores = references.expert_runs(envs, expert)
     sources = {
         env: f"final evaluation of {run}"
         for run in expert
@@ -61,7 +61,7 @@ def measure_references(
     }
     for env in envs:
         returns = references.random_returns(env, episodes, seed, env_kwargs, wrappers)
-        references.write(output, {env: returns}, found, sources)
+        references.write(output, {env: returns}, expert_scores, sources)
         written = references.before(output)
         mean, se = mean_se(returns)
         reference = written[env]["reference"]
@@ -75,33 +75,33 @@ def score(
 ) -> dict[str, Scores]:
     """Print the scores of runs, or of a JSON file of returns by task, by algorithm.
 
-    Runs of an algorithm on the same task are seeds: the mean of theirs is the task's return. Runs
-    of one task and runs of several are told apart, and runs of the same task by the settings of
-    algorithm and network that differ. Where there are several kinds, or a picture is asked for,
-    with as many seeds of each on the same tasks, they are compared, with intervals from two seeds
-    on. Episodes of a file are no seeds.
+    Runs of an algorithm on the same task are seeds, whose mean is the return of the task. Runs of
+    one task and runs of several are separate kinds; so are runs of the same task with different
+    settings of algorithm or network. Several kinds, or a single one with a plot, are compared if
+    they have equal numbers of seeds on the same tasks; intervals need two seeds. Episodes in a
+    file don't count as seeds.
 
     Args:
-        picture: the PNG of performance profiles to write.
+        picture: PNG of performance profiles to write.
 
     Raises:
-        ConfigError: a task has no reference score, or there is nothing to compare in a picture.
+        ConfigError: a task has no reference score, or there is nothing to plot.
         CheckpointError: a run hasn't ended.
     """
     require(bool(runs), "runs", runs, "at least one run directory or file of returns")
     players, console = references.read(suite), console or wide_console()
     returns = _returns(runs, players)
-    found = {name: players.scores(of) for name, of in returns.items()}
+    scores = {name: players.scores(of) for name, of in returns.items()}
     tasks = [
-        task for task in players.tasks if any(task in one.normalized for one in found.values())
+        task for task in players.tasks if any(task in one.normalized for one in scores.values())
     ]
     rows = [
         {"task": task} | {name: f"{one.normalized[task]:.1%}" if task in one.normalized else ""
-                          for name, one in found.items()}
+                          for name, one in scores.items()}
         for task in tasks
     ]  # fmt: skip
     show(rows, f"Scores in {players.name}: 0% random, 100% the reference", console)
-    for name, one in found.items():
+    for name, one in scores.items():
         count = f"{len(one.normalized)} of {len(players.tasks)} tasks"
         line = f"{name}, capped, {count}: mean {one.mean:.1%}, median {one.median:.1%}"
         console.print(line, soft_wrap=True)
@@ -109,13 +109,13 @@ def score(
             console.print(f"  without a run: {', '.join(one.missing)}", soft_wrap=True)
         if (median := one.atari_57_median) is not None and len(one.normalized) == 5:
             console.print(f"  median of 57 games, as Atari-5's regression has it: {median:.1%}")
-    if len(found) > 1 or picture is not None:
-        if _is_file(runs):  # whose episodes aren't seeds: they are of one policy
+    if len(scores) > 1 or picture is not None:
+        if _is_file(runs):  # its episodes are of one policy, so they aren't seeds
             means = {task: [float(np.mean(each))] for task, each in returns[runs[0].stem].items()}
             returns = {runs[0].stem: means}
         compared = {name: matrix(players, of) for name, of in returns.items()}
         compare(compared, picture, console)
-    return found
+    return scores
 
 
 def matrix(suite: Suite, returns: Mapping[str, Sequence[float]]) -> Matrix | None:
@@ -133,19 +133,19 @@ def matrix(suite: Suite, returns: Mapping[str, Sequence[float]]) -> Matrix | Non
 
 def compare(compared: Mapping[str, Matrix | None], picture: Path | None, console: Console) -> None:
     """Print interquartile means and probabilities of improvement; plot performance profiles."""
-    whole = {name: one for name, one in compared.items() if one is not None}
-    same = {(*one.tasks, len(one.scores)) for one in whole.values()}
-    if len(same) != 1 or len(whole) < len(compared):
-        why = "not compared with intervals: that takes equally many seeds of the same tasks"
+    matrices = {name: one for name, one in compared.items() if one is not None}
+    shapes = {(*one.tasks, len(one.scores)) for one in matrices.values()}
+    if len(shapes) != 1 or len(matrices) < len(compared):
+        why = "not compared with intervals: this needs equal numbers of seeds of the same tasks"
         if picture is not None:
-            raise ConfigError(f"{why}, so there is nothing to draw in {picture}")
+            raise ConfigError(f"{why}, so there is nothing to plot in {picture}")
         console.print(why)
         return
-    scores = {name: one.scores for name, one in whole.items()}
+    scores = {name: one.scores for name, one in matrices.items()}
     seeds = len(next(iter(scores.values())))
     if seeds < 2 and picture is not None:
         raise ConfigError(
-            "one seed has no intervals, so there is nothing to draw in "
+            "one seed has no intervals, so there is nothing to plot in "
             f"{picture}: give two or more runs of each task, with other seeds"
         )
     iqm = statistics.interquartile(scores)
@@ -161,13 +161,13 @@ def compare(compared: Mapping[str, Matrix | None], picture: Path | None, console
     show(rows, of + intervals, console)
     if picture is not None:
         draw_profiles(statistics.profiles(scores, TAUS), picture)
-        console.print(f"picture: {picture}")
+        console.print(f"plot: {picture}")
 
 
-def draw_profiles(found: Mapping[str, statistics.Estimate], path: Path) -> None:
+def draw_profiles(profiles: Mapping[str, statistics.Estimate], path: Path) -> None:
     """Plot performance profiles with their bands."""
     with plotting.picture(path, "Performance profiles", (6.0, 4.2)) as (_, (panel,)):
-        for i, (name, one) in enumerate(found.items()):
+        for i, (name, one) in enumerate(profiles.items()):
             panel.plot(TAUS, one.value, label=name, color=f"C{i}")
             panel.fill_between(TAUS, one.low, one.high, alpha=0.2, color=f"C{i}", linewidth=0)
         panel.set(xlabel="score τ (0 random, 1 the reference)", ylabel="share of runs above τ")
@@ -181,22 +181,22 @@ def _returns(runs: Sequence[Path], suite: Suite) -> dict[str, Mapping[str, Seque
         return {runs[0].stem: _of_file(runs[0])}
     paths = [path.resolve() for path in runs]
     twice = [str(path) for path in runs if paths.count(path.resolve()) > 1]
-    require(not twice, "runs", twice and twice[0], "each run once: it is no other seed of itself")
-    found: dict[str, Mapping[str, Sequence[float]]] = {}
+    require(not twice, "runs", twice and twice[0], "each run once, because seeds must differ")
+    returns: dict[str, Mapping[str, Sequence[float]]] = {}
     for name, scores in _kinds([_checked(path, suite) for path in runs]).items():
         pairs = [pair for one in scores for pair in one.tasks.items()]
         by_env = grouped(pairs, lambda pair: suite.task(pair[0]))
-        found[name] = {env: [value for _, value in each] for env, each in by_env.items()}
-    return found
+        returns[name] = {env: [value for _, value in each] for env, each in by_env.items()}
+    return returns
 
 
 def _checked(path: Path, suite: Suite) -> RunScore:
     one = score_of(path)
     if suite.is_atari and one.unlike_humans:
         raise ConfigError(
-            f"{path} was evaluated in {one.unlike_humans[0]} with clipped rewards, or lives as "
-            f"episodes, or wrappers that may change returns, which no score of {suite.name} is of: "
-            "train with eval_env_kwargs that leave these out, as --recipe atari does"
+            f"{path} was evaluated in {one.unlike_humans[0]} with clipped rewards, lives as "
+            f"episodes, or wrappers that may change returns, unlike the scores of {suite.name}: "
+            "train with eval_env_kwargs that disable these, as --recipe atari does"
         )
     return one
 
@@ -237,5 +237,5 @@ def _of_file(file: Path) -> dict[str, list[float]]:
         raise CheckpointError(f"{file} can't be read: {error}") from error
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
-            f'{file} must hold returns of episodes by task, as {{"Pong-v5": [20, 21]}} ({error})'
+            f'{file} must contain returns of episodes by task, as {{"Pong-v5": [20, 21]}} ({error})'
         ) from error

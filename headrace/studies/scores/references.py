@@ -1,4 +1,4 @@
-"""Reference scores of a suite of one's own: a file that says where each number is from."""
+"""Reference scores of a custom suite: a file with the source of each number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.studies.scores.runs import score_of
 
 EPISODES = 100
 _TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'
-MOST_STEPS = 200_000  # of an episode of random actions: 27,000 are the longest of Atari
+MOST_STEPS = 200_000  # of an episode of random actions; the longest of Atari takes 27,000
 
 
 def random_returns(
@@ -36,24 +36,29 @@ def random_returns(
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[str] = (),
 ) -> list[float]:
-    """Returns of whole episodes of actions drawn uniformly from the action space.
+    """Return the returns of complete episodes with actions sampled uniformly from the action space.
 
-    Of a Discrete one, invalid actions that ``info["action_mask"]`` tells of are not drawn.
+    For Discrete actions, those that ``info["action_mask"]`` forbids are not sampled.
 
     Raises:
-        ConfigError: there is no such environment, or it is a game of several agents, or its actions
-            can't be drawn, or no episode ends in ``MOST_STEPS``.
+        ConfigError: there is no such environment, it is a game of several agents, its actions can't
+            be sampled, or an episode doesn't end within ``MOST_STEPS``.
     """
     num_envs = min(episodes, MAX_PARALLEL)
     _, envs = opened(resolve(env, wrappers), num_envs, env_kwargs=dict(env_kwargs or {}))
     with contextlib.closing(envs):
-        valid = "an environment of one agent, whose score a reference is"
+        valid = "an environment of one agent, because references are its scores"
         require(not agents_of(envs), "env", env, valid)
-        return whole_episodes(_played(env, envs, seed), num_envs, episodes)[0][0]
+        return whole_episodes(_play(env, envs, seed), num_envs, episodes)[0][0]
 
 
-def _played(env: str, envs: VectorEnv, seed: int) -> Iterator[VectorStep]:
-    since = np.zeros(envs.num_envs, np.int64)  # steps of the episode that goes on
+def _play(env: str, envs: VectorEnv, seed: int) -> Iterator[VectorStep]:
+    """Yield the steps of random actions.
+
+    Raises:
+        ConfigError: an episode doesn't end within ``MOST_STEPS``.
+    """
+    since = np.zeros(envs.num_envs, np.int64)  # steps of the running episode
     rng = np.random.default_rng(seed)
     envs.action_space.seed(seed)
     obs, infos = envs.reset(seed=seed)
@@ -61,18 +66,19 @@ def _played(env: str, envs: VectorEnv, seed: int) -> Iterator[VectorStep]:
     begins, ends = np.ones(envs.num_envs, bool), np.zeros(envs.num_envs, bool)
     while True:
         yield VectorStep(obs, reward, begins, ends)
-        action = _drawn(envs, info_mask(infos), rng)
+        action = _sample(envs, info_mask(infos), rng)
         obs, reward, terminated, truncated, infos = envs.step(action)
         begins, ends = ends, terminated | truncated
         since = np.where(ends, 0, since + 1)
         if since.max() >= MOST_STEPS:
             raise ConfigError(
-                f"an episode of {env} goes on after {MOST_STEPS:,} steps of random actions: give "
-                f"it a limit with {wrapper(_TIME_LIMIT)}"
+                f"an episode of {env} isn't over after {MOST_STEPS:,} steps of random actions: "
+                f"set a limit with {wrapper(_TIME_LIMIT)}"
             )
 
 
-def _drawn(envs: VectorEnv, mask: Any, rng: np.random.Generator) -> Any:
+def _sample(envs: VectorEnv, mask: Any, rng: np.random.Generator) -> Any:
+    """Sample an allowed action of each environment."""
     space = envs.single_action_space
     if mask is None:
         return envs.action_space.sample()
@@ -83,24 +89,22 @@ def _drawn(envs: VectorEnv, mask: Any, rng: np.random.Generator) -> Any:
 
 
 def expert_runs(envs: Sequence[str], runs: Sequence[Path]) -> dict[str, float]:
-    """The final evaluations of trained experts, by the environment of theirs as ``envs`` has it.
+    """Return the final evaluations of trained experts by environment, named as in ``envs``.
 
     Raises:
-        ConfigError: a run has a task that is none of ``envs``, or is another's as well.
-        CheckpointError: it holds no final evaluation.
+        ConfigError: the task of a run isn't in ``envs``, or another run has it as well.
+        CheckpointError: a run has no final evaluation.
     """
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for path in runs:
         for trained, value in score_of(path).tasks.items():
             env = the_same(trained, envs)
-            if env is None or env in found:
-                is_there = "is named twice" if env in found else "is none of those named"
+            if env is None or env in scores:
+                problem = "is named twice" if env in scores else "isn't among those named"
                 hint = nearest(trained, envs)
-                raise ConfigError(
-                    f"expert {path} was trained on {trained}, which {is_there}.{hint}"
-                )
-            found[env] = value
-    return found
+                raise ConfigError(f"expert {path} was trained on {trained}, which {problem}.{hint}")
+            scores[env] = value
+    return scores
 
 
 def write(
@@ -109,20 +113,20 @@ def write(
     reference: Mapping[str, float],
     sources: Mapping[str, str],
 ) -> None:
-    """A file that :func:`read` reads; what it had for other tasks stays, and references do.
+    """Write or update a file for :func:`read`; other tasks and existing references are kept.
 
     Args:
-        random: returns by task. reference: score of the reference player by task, where it is
-            known. sources: by task, in words, where that is from.
+        random: returns by task. reference: available scores of the reference player by task.
+        sources: description of the source of each reference, by task.
     """
     tasks = before(file)
     for task, returns in random.items():
-        known = tasks.get(task, {}) if task not in reference else {}
+        previous = tasks.get(task, {}) if task not in reference else {}
         tasks[task] = {
             "random": float(np.mean(returns)),
             "random_episodes": len(returns),
-            "reference": reference.get(task, known.get("reference")),
-            "reference_source": sources.get(task, known.get("reference_source")),
+            "reference": reference.get(task, previous.get("reference")),
+            "reference_source": sources.get(task, previous.get("reference_source")),
         }
     with checkpoint_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -130,25 +134,25 @@ def write(
 
 
 def before(file: Path) -> dict[str, Any]:
-    """The tasks that a file has already.
+    """Return the tasks that a file already contains.
 
     Raises:
-        ConfigError: it is another one, or can't be read.
+        ConfigError: the file isn't one of references, or can't be read.
     """
     try:
         return dict(json.loads(file.read_text(encoding="utf-8"))["tasks"])
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"output={shown(str(file))} is no file of references ({type(error).__name__})"
+        why = f"output={shown(str(file))} isn't a file of references ({type(error).__name__})"
         raise ConfigError(f"{why}: choose another, as references.json") from error
 
 
 def read(name: str) -> Suite:
-    """A suite by its name, or from a file of references, whose name ends in .json.
+    """Return a suite by name, or from a file of references with a name that ends in .json.
 
     Raises:
-        ConfigError: there is no such suite or file, or a task's reference score is missing there.
+        ConfigError: there is no such suite or file, or it lacks a task's reference score.
     """
     file = Path(name)
     if file.suffix != ".json":
@@ -161,14 +165,14 @@ def read(name: str) -> Suite:
     for task, (low, high) in numbers.items():
         if not _is_number(low):
             raise ConfigError(
-                f"the random score of {task} in {file} is {shown(low)}, which is no number: "
-                f"`headrace references {task} --output {file}` measures it again"
+                f"the random score of {task} in {file} is {shown(low)}, which isn't a number: "
+                f"measure it again with `headrace references {task} --output {file}`"
             )
         if not _is_number(high) or high <= low:
             what = "missing" if high is None else f"{shown(high)}, not above random's {low:g}"
             raise ConfigError(
-                f"the reference score of {task} in {file} is {what}: `headrace references {task} "
-                f"--expert RUN --output {file}` takes it from a trained expert's run"
+                f"the reference score of {task} in {file} is {what}: take it from "
+                f"an expert's run with `headrace references {task} --expert RUN --output {file}`"
             )
     return Suite(file.stem, {task: Players(*map(float, both)) for task, both in numbers.items()})
 

@@ -27,14 +27,14 @@ class RunScore(NamedTuple):
 
     algorithm: str
     value: float
-    """Mean return of its final evaluation, or else of its last 100 training episodes."""
+    """Mean return of the final evaluation, or else of the last 100 training episodes."""
     tasks: dict[str, float]
-    """The same of each environment that it was trained on, by its id."""
+    """Mean return of each training environment, by its id."""
     env_steps: int
     run: RunCurves
-    """Without curves; its settings are those of algorithm and network, and how many tasks."""
+    """Run without curves; its settings are those of algorithm and network, and the task count."""
     unlike_humans: list[str]
-    """Games of Atari whose evaluated returns aren't of whole games with unclipped rewards."""
+    """Atari games whose evaluated returns aren't those of complete games with unclipped rewards."""
 
 
 def check_ended(run_dir: Path) -> None:
@@ -48,24 +48,24 @@ def score_of(run_dir: Path) -> RunScore:
     """Return the score of a finished run.
 
     Raises:
-        CheckpointError: it holds no summary. NoScore: neither evaluation nor episode ended.
+        CheckpointError: the run has no summary. NoScore: no evaluation and no episode ended.
     """
     try:
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["config"]
     except (OSError, ValueError, KeyError) as error:
-        why = f"{shown(str(run_dir))} is no run that has ended ({type(error).__name__})"
+        why = f"{shown(str(run_dir))} isn't a finished run ({type(error).__name__})"
         raise CheckpointError(why) from error
     value, tasks = _evaluated(summary) if summary.get("evaluation") else _trained(summary)
     if value is None or not all(
         x is not None and math.isfinite(x) for x in (value, *tasks.values())
     ):
-        raise NoScore(f"{run_dir} has no score: no episode ended, or its return is no number")
-    found = {name: float(mean) for name, mean in tasks.items() if mean is not None}
-    of_each = found or {config["env"]: float(value)}
+        raise NoScore(f"{run_dir} has no score: no episode ended, or its return isn't a number")
+    of_tasks = {name: float(mean) for name, mean in tasks.items() if mean is not None}
+    of_each = of_tasks or {config["env"]: float(value)}
     run = RunCurves(run_dir, _learning(config), config.get("seed"), [], [])
-    told = (config["algo"]["name"], float(value), of_each, summary["env_steps"])
-    return RunScore(*told, run, _unlike_humans(summary, config["env"]))
+    fields = (config["algo"]["name"], float(value), of_each, summary["env_steps"])
+    return RunScore(*fields, run, _unlike_humans(summary, config["env"]))
 
 
 def _learning(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,5 +93,5 @@ def _evaluated(summary: Mapping[str, Any]) -> Means:
 
 def _trained(summary: Mapping[str, Any]) -> Means:
     parts = summary.get("tasks") or {}
-    own = {name: one["episode_return"] for name, one in parts.items()}
-    return summary.get("episodic_return"), own
+    by_task = {name: one["episode_return"] for name, one in parts.items()}
+    return summary.get("episodic_return"), by_task

@@ -21,14 +21,14 @@ from headrace.studies.sweep.store import Store
 from headrace.studies.sweep.trials import Measure, do_trial, measured
 from headrace.studies.workers import work
 
-_LOOK_S = 1.0  # for trials of other processes that end, or are cut short
+_LOOK_S = 1.0  # polling interval for trials of other processes
 
 
 def main(argv: Sequence[str]) -> int:
     """``headrace sweep [ALGORITHM] [--recipe NAME] [flags]``; 1 if trials were cut short.
 
     Raises:
-        ConfigError: a flag is wrong; nothing was started.
+        ConfigError: a flag is invalid; nothing was started.
     """
     return run(flags.parse(Sweep, "headrace sweep", argv, Config()), wide_console())
 
@@ -37,11 +37,11 @@ def run(sweep: Sweep, console: Console, measure: Measure = measured) -> int:
     """Run missing trials, together with other processes, then write the page and the plot.
 
     Args:
-        measure: one run of a trial.
+        measure: function that trains one run of a trial.
 
     Raises:
-        ConfigError: nothing is drawn, there is no such environment, or the folder holds a sweep
-            with other settings; nothing was started.
+        ConfigError: nothing is sampled, there is no such environment, or the folder contains a
+            sweep with other settings; nothing was started.
         CheckpointError: the folder's file system has no locks; nothing was started.
     """
     sweep.check()
@@ -54,15 +54,15 @@ def run(sweep: Sweep, console: Console, measure: Measure = measured) -> int:
     stores = threading.local()
 
     def turn(children: Children) -> bool:
-        if not hasattr(stores, "own"):
-            stores.own = Store(sweep)  # a journal is read by one thread
-        store: Store = stores.own
+        if not hasattr(stores, "store"):
+            stores.store = Store(sweep)  # each thread reads the journal through its own store
+        store: Store = stores.store
         claim = store.claim(given_up)
         if claim is None:
             left = [t for t in store.trials() if not t.state.is_finished()]
             if all(trial.number in given_up for trial in left):
                 return False
-            time.sleep(_LOOK_S)  # others work on them, and may be cut short
+            time.sleep(_LOOK_S)  # other processes run them, but may be interrupted
             return True
         values = ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}"
                            for k, v in claim.values.items())  # fmt: skip
@@ -71,7 +71,7 @@ def run(sweep: Sweep, console: Console, measure: Measure = measured) -> int:
         except (RuntimeError, HeadraceError) as error:
             given_up.add(claim.number)
             claim.lock.release()
-            line = f"cut short, give the command again to go on with it: {error}"
+            line = f"interrupted, start the command again to resume it: {error}"
         console.print(f"trial {claim.number} ({values}): {line}", soft_wrap=True)
         return True
 

@@ -1,4 +1,4 @@
-"""What a sweep found: a page and a picture."""
+"""Writes the report of a sweep: a page and a plot."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headrace.studies.plotting import band, curves, picture
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import Store, optuna
 
-BEST = 3  # whose curves are drawn, as in IMPALA's Figure 4
-_FEWEST = 10  # trials that importances are computed from
-_BEST_SHARE, _FEWEST_BEST = 0.1, 5  # of them, that count as the best
+BEST = 3  # trials with plotted curves, as in IMPALA's Figure 4
+_FEWEST = 10  # minimum number of trials for importances
+_BEST_SHARE, _FEWEST_BEST = 0.1, 5  # share and minimum number of trials that count as the best
 
 
 def ranked(trials: Sequence[Any]) -> list[Any]:
-    """Trials that have ended, the best first; those without a score come last."""
+    """Return the finished trials, best first; those without a score come last."""
     done = [trial for trial in trials if trial.state.is_finished()]
     return sorted(done, key=lambda trial: -_score(trial))
 
@@ -37,12 +37,12 @@ def _score(trial: Any) -> float:
 
 
 def importances(study: Any) -> dict[str, float]:
-    """How much each parameter decides whether a trial is among the best; they sum to 1.
+    """Return the importance of each parameter for being among the best trials; they sum to 1.
 
-    PED-ANOVA (Watanabe et al. 2023): how far a parameter's distribution among the best tenth, and
-    at least five trials, is from that among all. That is no share of the scores' variance: what
-    only makes bad trials worse counts nothing. The greatest comes first; there are none where fewer
-    than ten trials ended, or all alike.
+    PED-ANOVA (Watanabe et al. 2023) measures the distance between a parameter's distribution among
+    the best tenth of trials (at least five) and that among all. This differs from a share of the
+    scores' variance: an effect among bad trials only doesn't count. The greatest comes first. The
+    result is empty with fewer than ten finished trials, or if all scores are equal.
     """
     library = optuna()
     done = [t for t in study.trials if t.state == library.trial.TrialState.COMPLETE]
@@ -51,13 +51,13 @@ def importances(study: Any) -> dict[str, float]:
     best = max(_BEST_SHARE, _FEWEST_BEST / len(done))
     evaluator = library.importance.PedAnovaImportanceEvaluator(target_quantile=best)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of parameters that were drawn alike
-        found = library.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in found.items()}
+        warnings.simplefilter("ignore")  # of parameters with equal values
+        shares = library.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in shares.items()}
 
 
 def rows_of(trials: Sequence[Any]) -> list[dict[str, str]]:
-    """A row per trial, the best first."""
+    """Return a table row per trial, best first."""
     rows = []
     for rank, trial in enumerate(ranked(trials), 1):
         row = {"rank": str(rank), "score": _spelled(trial), "trial": str(trial.number)}
@@ -78,42 +78,42 @@ def _spelled(trial: Any) -> str:
 
 
 def _over_seeds(trials: Sequence[Any]) -> list[str]:
-    """The best trials' interquartile means, where each has several seeds."""
+    """Return a section with interquartile means of the best trials with several seeds."""
     best = [t for t in ranked(trials) if len(t.user_attrs.get("scores", [])) > 1][:BEST]
     if not best or not statistics.are_there():
         return []
     scores = {str(t.number): np.array(t.user_attrs["scores"])[:, None] for t in best}
-    found = statistics.interquartile(scores)
-    table = [{"trial": trial, "interquartile mean": one.text()} for trial, one in found.items()]
-    words = "Of the best trials, with the 95% bootstrap interval over seeds."
+    means = statistics.interquartile(scores)
+    table = [{"trial": trial, "interquartile mean": one.text()} for trial, one in means.items()]
+    words = "The best trials, with 95% bootstrap intervals over seeds."
     return ["## Interquartile means", words, markdown(table)]
 
 
 def run_curves(sweep: Sweep, number: int) -> list[Curve]:
-    """Return against steps of each of a trial's runs."""
-    found = []
+    """Return the learning curve (return against steps) of each run of a trial."""
+    learning_curves = []
     for folder in sorted(sweep.trial_dir(number).glob("seed-*/")):
         try:
             run = read_run(folder)
-        except CheckpointError:  # it ended before its first result
+        except CheckpointError:  # the run ended before its first result
             continue
-        found.append(run.curve("env_steps", "charts/episodic_return"))
-    return found
+        learning_curves.append(run.curve("env_steps", "charts/episodic_return"))
+    return learning_curves
 
 
 def _units(sweep: Sweep) -> str:
-    """What scores are, in words."""
+    """Describe the unit of the scores in words."""
     tasks = len(sweep.config.tasks)
     if sweep.suite is None:
-        weighed = setting("references", "'FILE'")
-        alone = f"where those of one may outweigh all others ({weighed} would weigh them alike)"
+        flag = setting("references", "'FILE'")
+        alone = f"in which one task may outweigh all others ({flag} weights them equally)"
         return f"the mean return over {tasks} tasks, {alone}," if tasks > 1 else "the mean return"
     what = f"mean over {tasks} tasks of scores, capped at 1," if tasks > 1 else "score"
     return f"the {what} by {sweep.suite.name} (0 random, 1 the reference)"
 
 
 def write(sweep: Sweep, store: Store, console: Console) -> None:
-    """``sweep.md``, ``sweep.png`` and a table of the best."""
+    """Write ``sweep.md`` and ``sweep.png``, and print a table of the best trials."""
     trials = store.trials()
     rows, shares = rows_of(trials), importances(store.study)
     if not rows:
@@ -137,21 +137,21 @@ def write(sweep: Sweep, store: Store, console: Console) -> None:
                                           for t in failed)]  # fmt: skip
     if shares:
         words = (
-            "How much each setting decides whether a trial is among the best tenth, and at least "
-            "five (PED-ANOVA); they sum to 1."
+            "Importance of each setting for being among the best tenth of trials, at least five "
+            "(PED-ANOVA); they sum to 1."
         )
         table = [{"setting": name, "importance": f"{x:.0%}"} for name, x in shares.items()]
         parts += ["## Importances", words, markdown(table)]
     draw(sweep, trials, shares, title, folder / "sweep.png")
     with checkpoint_errors(folder / "sweep.md"):
         replace_text(folder / "sweep.md", "\n\n".join(parts) + "\n")
-    console.print(f"page: {folder}/sweep.md, picture: {folder}/sweep.png")
+    console.print(f"page: {folder}/sweep.md, plot: {folder}/sweep.png")
 
 
 def draw(
     sweep: Sweep, trials: Sequence[Any], shares: dict[str, float], title: str, path: Path
 ) -> None:
-    """The best trials' curves, the stability curve (IMPALA, Figure 4), and importances."""
+    """Plot curves of the best trials, the stability curve (IMPALA, Figure 4), and importances."""
     best = [trial for trial in ranked(trials) if "scores" in trial.user_attrs]
     panels = 3 if shares else 2
     with picture(path, title, (5.0 * panels, 4.0), ncols=panels) as (_, axes):
@@ -171,4 +171,4 @@ def draw(
         axes[1].grid(alpha=0.3)
         if shares:
             axes[2].barh(list(shares)[::-1], list(shares.values())[::-1])
-            axes[2].set(xlabel="how much it decides who is among the best", xlim=(0, 1))
+            axes[2].set(xlabel="importance for being among the best", xlim=(0, 1))

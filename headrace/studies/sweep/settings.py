@@ -19,53 +19,54 @@ from headrace.studies.sample import IMPALA, Parameter, parse
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
-OWN = (("run_dir", None), ("resume", False), ("overwrite", False))
+SET_BY_SWEEP = (("run_dir", None), ("resume", False), ("overwrite", False))
 
 
 @settings()
 @dataclass(frozen=True)
 class Sweep:
-    """Draw settings, train with each, and say which learn best and what it depends on.
+    """Sample settings, train with each combination, and rank the results.
 
-    The same command goes on with what is in --output, also from other processes and machines that
-    share it; more --trials add some.
+    The same command resumes the sweep in --output, also from other processes and machines that
+    share the folder. A larger --trials adds trials.
     """
 
     sample: Annotated[
         tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=KIND:VALUES")
     ] = ()
-    """A setting and what it is drawn from: learning-rate=loguniform:5e-6,5e-3; kinds are uniform,
+    """Setting and its distribution, such as learning-rate=loguniform:5e-6,5e-3; kinds are uniform,
     loguniform, int, logint and choice; may be repeated."""
     preset: Literal["none", "impala"] = "none"
-    """impala: the paper's protocol. Entropy bonus, learning rate and RMSProp's epsilon from Table
-    D.1; the same 24 random combinations whatever is trained."""
+    """impala: the paper's protocol, with entropy bonus, learning rate and RMSProp's epsilon from
+    Table D.1. It uses the same 24 random combinations for every environment."""
     trials: Annotated[int, ranges.COUNT] = 24
-    """Combinations, in all."""
+    """Total number of combinations."""
     seeds: Annotated[int, ranges.COUNT] = 1
-    """Runs of each, with the seeds --seed, --seed + 1 …; the mean of theirs is its score."""
+    """Runs per combination, with the seeds --seed, --seed + 1 …; their mean is its score."""
     jobs: Annotated[int, ranges.PROCESSORS] = 1
     """Runs at a time in this process."""
     sampler: Literal["auto", "tpe", "random"] = "auto"
-    """How values are drawn: tpe learns from the trials before; auto: tpe, random with a preset."""
+    """How values are sampled: tpe adapts to earlier trials; auto: tpe, or random with a preset."""
     prune: Literal["none", "median", "halving"] = "none"
-    """End trials early: median, below the median of others at as many steps; halving, outside the
+    """Stop trials early: median, below the median of others at the same steps; halving, outside the
     best quarter at 1/16, 1/4 … of the steps."""
     references: Annotated[str | None, ranges.NOT_EMPTY] = None
-    """A suite, or a file of headrace references, whose scores trials are ranked by: of several
-    tasks the mean of their capped scores. None: several of Atari's 57 games have theirs, all else
-    is ranked by its mean return."""
+    """Suite, or file of headrace references, that normalises scores for ranking; several tasks use
+    the mean of their capped scores. None: built-in scores for several of the 57 Atari games, mean
+    returns otherwise."""
     output: Annotated[str, ranges.NOT_EMPTY] = "runs/sweep"
-    """Folder of the sweep: journal, runs, page and picture."""
+    """Folder of the sweep: journal, runs, page and plot."""
     timeout_s: Annotated[float, ranges.SECONDS] = 86_400.0
-    """A run that takes longer is ended, and goes on when the command is given again."""
+    """Time limit of a run in seconds; a run that takes longer stops, and resumes with the next
+    command."""
     config: Config = dataclasses.field(default_factory=Config)
-    """What is the same in all runs."""
+    """Shared settings of all runs."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, own in OWN:
+        for name, default in SET_BY_SWEEP:
             value = getattr(self.config, name)
-            require(value == own, name, value, f"{own!r}: the sweep sets it for each run")
+            require(value == default, name, value, f"{default!r}: the sweep sets it for each run")
         if self.preset == "impala":
             valid = "'random' or 'auto' with preset='impala'"
             require(self.sampler != "tpe", "sampler", self.sampler, valid)
@@ -80,10 +81,10 @@ class Sweep:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """What is drawn; ``sample`` goes before the preset.
+        """Sampled parameters; ``sample`` overrides the preset.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: one is invalid.
         """
         preset = IMPALA if self.preset == "impala" else ()
         return parse([*preset, *self.sample], self.base)
@@ -102,7 +103,7 @@ class Sweep:
             ConfigError: a reference score is missing.
         """
         if self.references is None and len(self.config.tasks) < 2:
-            return None  # of one task any units rank alike
+            return None  # units don't affect the ranking of one task
         return suite_of(self.config, self.references)
 
     @property
@@ -114,23 +115,23 @@ class Sweep:
     def identity(self) -> dict[str, Any]:
         """Settings that a resumed sweep must share."""
         parameters = {p.name: [p.kind, list(p.values)] for p in self.parameters}
-        own = {"seeds": self.seeds, "sampler": self.draws, "prune": self.prune}
-        own["references"] = self.suite_name
-        return {"config": self.base.settled.to_json(), "parameters": parameters, **own}
+        values = {"seeds": self.seeds, "sampler": self.draws, "prune": self.prune}
+        values["references"] = self.suite_name
+        return {"config": self.base.settled.to_json(), "parameters": parameters, **values}
 
     def trial_dir(self, number: int) -> Path:
         """Return the folder of a trial's runs."""
         return Path(self.output) / "trials" / f"{number:04d}"
 
     def run_config(self, number: int, values: dict[str, Any], repeat: int) -> Config:
-        """The settings of a trial's run.
+        """Return the config of a trial's run.
 
         Raises:
-            ConfigError: they contradict each other.
+            ConfigError: the values contradict each other.
         """
         run_dir = str(self.trial_dir(number) / f"seed-{self.config.seed + repeat}")
-        own = {"seed": self.config.seed + repeat, "run_dir": run_dir}
-        return replaced(self.base, {**values, **own})
+        of_run = {"seed": self.config.seed + repeat, "run_dir": run_dir}
+        return replaced(self.base, {**values, **of_run})
 
     def check(self) -> None:
         """Raise ConfigError if nothing is sampled, or a reference score is missing."""

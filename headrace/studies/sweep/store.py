@@ -1,8 +1,8 @@
-"""The trials of a sweep, shared by all processes that work on it: Optuna's journal in a file.
+"""Stores the trials of a sweep in an Optuna journal file that all processes share.
 
-Who works on a trial holds a lock in its folder, which the kernel lets go of however that process
-ends. A trial that the journal calls running and nobody holds was cut short, and goes to whoever
-asks next, with the values that it has.
+A process that works on a trial holds a lock in its folder, which the kernel releases when the
+process ends for any reason. A trial that runs by the journal but isn't locked was interrupted. The
+next process that asks for work gets it, with the same values.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from headrace.studies.sample import Parameter, seed_of
 from headrace.studies.sweep.settings import Sweep
 
 NAME = "sweep"
-_WAIT_S = 120.0  # for others who write to the journal, which takes milliseconds
-_LOOK_S = 0.001  # between two tries to
+_WAIT_S = 120.0  # timeout of the journal's lock; a write takes milliseconds
+_LOOK_S = 0.001  # polling interval of the lock
 
 
 def optuna() -> Any:
-    """The library.
+    """Import and return Optuna.
 
     Raises:
-        ConfigError: it isn't installed.
+        ConfigError: Optuna isn't installed.
     """
     with needs("headrace sweep", "sweep"):
         import optuna
@@ -43,24 +43,24 @@ def optuna() -> Any:
 
 
 class _JournalLock:
-    """Of Optuna's journal, let go of with the process; mends a line that was cut short."""
+    """Lock of Optuna's journal, released with the process; repairs a truncated last line."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._held = file, -1
+        self._file, self._descriptor = file, -1
 
     def acquire(self) -> bool:
         file, until = self._file.with_suffix(".lock"), time.monotonic() + _WAIT_S
-        self._held = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         while True:
             try:
-                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
                     self.release()
                     raise CheckpointError(
-                        f"waited {_WAIT_S:.0f} s for {file}, which another process holds that "
-                        "writes the sweep's journal: end that one, and give the command again"
+                        f"waited {_WAIT_S:.0f} s for {file}, held by another process that writes "
+                        "the sweep's journal: stop that process and start the command again"
                     ) from None
             time.sleep(_LOOK_S)
         with contextlib.suppress(FileNotFoundError), self._file.open("rb+") as journal:
@@ -70,8 +70,8 @@ class _JournalLock:
         return True
 
     def release(self) -> None:
-        held, self._held = self._held, -1
-        os.close(held)
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
 
 def _ends_a_line(file: BinaryIO) -> bool:
@@ -80,7 +80,7 @@ def _ends_a_line(file: BinaryIO) -> bool:
 
 
 def storage(folder: Path) -> Any:
-    """Optuna's storage in the folder of a sweep; of one thread."""
+    """Return Optuna's storage in the folder of a sweep, for use by one thread."""
     journal = optuna().storages.journal
     file = folder / "journal.log"
     return optuna().storages.JournalStorage(
@@ -89,7 +89,7 @@ def storage(folder: Path) -> Any:
 
 
 class Claim(NamedTuple):
-    """A trial that this process works on until it lets go of it."""
+    """Trial that this process works on, with its lock."""
 
     number: int
     values: dict[str, Any]
@@ -98,14 +98,14 @@ class Claim(NamedTuple):
 
 
 class Store:
-    """Trials as one thread sees them.
+    """Access of one thread to the trials of a sweep.
 
     Args:
-        sweep: whose folder is made if it is missing.
+        sweep: settings; the folder is created if it is missing.
 
     Raises:
-        ConfigError: the folder holds a sweep with other settings, or Optuna is missing.
-        CheckpointError: its file system has no locks.
+        ConfigError: the folder contains a sweep with other settings, or Optuna is missing.
+        CheckpointError: the file system has no locks.
     """
 
     def __init__(self, sweep: Sweep) -> None:
@@ -120,14 +120,14 @@ class Store:
             )
 
     def trials(self) -> list[Any]:
-        """All of Optuna's frozen trials, by number."""
+        """Return all of Optuna's frozen trials, by number."""
         return list(self.study.get_trials(deepcopy=False))
 
     def claim(self, given_up: set[int]) -> Claim | None:
-        """A trial that was cut short, or a new one; None: there is none that nobody works on.
+        """Claim an interrupted trial or a new one; None if other processes work on all of them.
 
         Args:
-            given_up: numbers that aren't taken up again.
+            given_up: numbers of trials to skip.
         """
         with alone(self._folder):
             for trial in self.trials():
@@ -143,18 +143,19 @@ class Store:
             if number >= self._sweep.trials:
                 return None
             lock = locked(self._sweep.trial_dir(number))
-            if lock is None:  # no trial has it, so it can't be
+            if lock is None:  # new trials are never locked
                 raise CheckpointError(f"{self._sweep.trial_dir(number)} is locked by others")
             return self._claimed(number, lock)
 
     def _claimed(self, number: int, lock: Lock) -> Claim:
+        """Return the claim of a locked trial, and enqueue a new one."""
         lock.sign()
         states = optuna().trial.TrialState
         trials = self.trials()
         if number == len(trials) and self._sweep.draws == "random":
             rng = np.random.default_rng([self._sweep.config.seed, number])
             drawn = {one.name: _hashable(one.draw(rng)) for one in self._sweep.parameters}
-            self.study.enqueue_trial(drawn)  # in one line of the journal
+            self.study.enqueue_trial(drawn)  # one line of the journal, so it is atomic
             trials = self.trials()
         self.study.sampler = optuna().samplers.TPESampler(
             seed=seed_of(self._sweep.config.seed, number), constant_liar=True
@@ -167,18 +168,18 @@ class Store:
         return Claim(trial.number, values, trial._trial_id, lock)
 
     def finish(self, claim: Claim, scores: list[float]) -> None:
-        """A trial has these scores, one per seed."""
-        self._tell(claim, "COMPLETE", "scores", scores, float(np.mean(scores)))
+        """Record the scores of a trial, one per seed."""
+        self._record(claim, "COMPLETE", "scores", scores, float(np.mean(scores)))
 
     def prune(self, claim: Claim) -> None:
-        """A trial was ended early; its score is what it reported last."""
-        self._tell(claim, "PRUNED", "pruned", True)
+        """Record that a trial was pruned; its score is the last reported one."""
+        self._record(claim, "PRUNED", "pruned", True)
 
     def fail(self, claim: Claim, why: str) -> None:
-        """A trial has no score, and would have none if it were done again."""
-        self._tell(claim, "FAIL", "error", why)
+        """Record that a trial has no score and won't be retried."""
+        self._record(claim, "FAIL", "error", why)
 
-    def _tell(
+    def _record(
         self, claim: Claim, state: str, name: str, attribute: Any, value: float | None = None
     ) -> None:
         trial = optuna().trial.Trial(self.study, claim.trial_id)
@@ -188,18 +189,18 @@ class Store:
 
 
 def _suggested(trial: Any, parameter: Parameter) -> Any:
-    """The value that a trial has of a parameter, or now gets."""
+    """Return the value of a parameter in a trial, sampled on first use."""
     name, log = parameter.name, parameter.log
     if parameter.kind == "choice":
-        given = {text: x for x in parameter.values if (text := _hashable(x)) is not x}
-        found = trial.suggest_categorical(name, [_hashable(x) for x in parameter.values])
-        return given.get(found, found)
+        originals = {text: x for x in parameter.values if (text := _hashable(x)) is not x}
+        value = trial.suggest_categorical(name, [_hashable(x) for x in parameter.values])
+        return originals.get(value, value)
     low, high = parameter.values
-    if parameter.whole:
+    if parameter.is_integer:
         return trial.suggest_int(name, low, high, log=log)
     return trial.suggest_float(name, low, high, log=log)
 
 
 def _hashable(choice: Any) -> Any:
-    """What Optuna is given for a choice, whose importances need hashes: of a list its JSON text."""
+    """Return a choice for Optuna, whose importances need hashable values: JSON text for lists."""
     return json.dumps(choice) if isinstance(choice, list | dict) else choice

@@ -18,7 +18,7 @@ from headrace.studies.scores.runs import NoScore, RunScore, check_ended, score_o
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import NAME, Claim, Store, optuna, storage
 
-REPORTS = 16  # of a run's score to the journal, where trials are pruned
+REPORTS = 16  # reports of a run's score to the journal, if trials are pruned
 
 Measure = Callable[[Sweep, Claim, int, Children], dict[str, Any]]
 
@@ -27,7 +27,7 @@ def measured(sweep: Sweep, claim: Claim, repeat: int, children: Children) -> dic
     """Train one of a trial's runs, or resume it.
 
     Returns:
-        ``score``, see ``fitness``; or ``pruned``, True; or ``error``, why there is none.
+        ``score`` of :func:`fitness`; or ``pruned`` as True; or ``error`` with the reason.
     """
     config = sweep.run_config(claim.number, claim.values, repeat)
     folder = Path(config.run_dir or "")
@@ -37,9 +37,9 @@ def measured(sweep: Sweep, claim: Claim, repeat: int, children: Children) -> dic
         request |= {"prune": sweep.prune, "before": before, "seeds": sweep.seeds}
         request["suite"] = sweep.suite_name
         output = folder.with_name(folder.name + ".log")
-        found: dict[str, Any] = children.call(train_run, request, sweep.timeout_s, output)
-        if found:
-            return found
+        result: dict[str, Any] = children.call(train_run, request, sweep.timeout_s, output)
+        if result:
+            return result
         try:
             score = score_of(folder)
         except NoScore as error:
@@ -63,7 +63,7 @@ def do_trial(
     """Run all seeds of a trial; return a line about it.
 
     Raises:
-        RuntimeError: a run was cut short; whoever claims the trial goes on with it.
+        RuntimeError: a run was interrupted; the next claim of the trial resumes it.
     """
     scores: list[float] = []
     for repeat in range(sweep.seeds):
@@ -72,14 +72,14 @@ def do_trial(
         except ConfigError as error:  # values that contradict each other
             store.fail(claim, str(error))
             return f"no score: {error}"
-        found = measure(sweep, claim, repeat, children)
-        if "error" in found:
-            store.fail(claim, found["error"])
-            return f"no score: {found['error']}"
-        if "pruned" in found:
+        result = measure(sweep, claim, repeat, children)
+        if "error" in result:
+            store.fail(claim, result["error"])
+            return f"no score: {result['error']}"
+        if "pruned" in result:
             store.prune(claim)
             return "pruned"
-        scores.append(found["score"])
+        scores.append(result["score"])
     store.finish(claim, scores)
     return f"score {sum(scores) / len(scores):.4g}"
 
@@ -91,7 +91,7 @@ def train_run(request: dict[str, Any]) -> dict[str, Any]:
     """Train a run to its end; return a reason if it has no score.
 
     Raises:
-        RuntimeError: it was interrupted, as by a signal to all processes of a job.
+        RuntimeError: the run was interrupted, for instance by a signal to all processes of a job.
     """
     config = resolve_imports.config(request["config"])
     suite = suite_of(config, request["suite"]) if request["suite"] else None
@@ -116,8 +116,8 @@ class _Reports:
             pruner=pruner(request["prune"], self._end),
         )
         self._trial = optuna().trial.Trial(study, request["trial"])
-        told = study.trials[self._trial.number].intermediate_values
-        self._latest = max(told, default=-1)
+        reported = study.trials[self._trial.number].intermediate_values
+        self._latest = max(reported, default=-1)
         self.pruned = False
 
     def __call__(self, result: Any) -> bool:
@@ -128,8 +128,8 @@ class _Reports:
         parts = {name: float(one.episode_return) for name, one in (result.tasks or {}).items()}
         tasks = parts or {self._env: result.episode_return}
         self._trial.report(fitness(self._suite, result.episode_return, tasks), due)
-        goes_on = self._before + result.env_steps < self._end
-        self.pruned = goes_on and bool(self._trial.should_prune())
+        has_steps_left = self._before + result.env_steps < self._end
+        self.pruned = has_steps_left and bool(self._trial.should_prune())
         return not self.pruned
 
 

@@ -79,7 +79,7 @@ def test_a_game_that_never_ends_is_one_sentence() -> None:
 
 def test_a_run_shows_plays_rates_and_draws(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["league", str(run)]) == 0
-    assert "no game among them yet" in capsys.readouterr().out
+    assert "snapshots without games between them" in capsys.readouterr().out
     first, last = (snapshots(run / "league")[i].name for i in (0, -1))
     assert main(["league", str(run), "--play", first, "x", "--episodes", "20"]) == 0
     out = capsys.readouterr().out
@@ -148,9 +148,9 @@ def test_snapshots_are_evenly_spaced_in_each_run() -> None:
 
 def test_bad_input_is_one_sentence(run: Path, tmp_path: Path) -> None:
     for path, names, episodes, words in (
-        (tmp_path, (), None, "no league and no run that has one"),
+        (tmp_path, (), None, "neither a league nor a run with a league"),
         (run, ("x-0",), None, "two snapshots"),
-        (run, ("x-0", "y"), None, "'y' is no snapshot"),
+        (run, ("x-0", "y"), None, "'y' isn't a snapshot"),
         (run, ("x-0", "x-0"), None, "play='x-0 x-0' is x-0 against itself"),
         (run, (), 0, "episodes=0"),
     ):
@@ -176,8 +176,8 @@ def test_the_whole_run_can_be_overwritten(run: Path) -> None:
         ({"episodes": 0}, "episodes=0 must be 1 or more, or None .nearest: 1"),
         ({"most": 1, "episodes": 2}, "most=1 must be 2 or more .nearest: 2"),
         ({"seed": -1, "episodes": 2}, "seed=-1 must be between 0 and .* .nearest: 0"),
-        ({"names": ("x", "nobody")}, "play='nobody' is no snapshot of .* Choose among .*, x …"),
-        ({"names": ("x", "x-10")}, "play='x-10' is no snapshot of .* Did you mean 'x-"),
+        ({"names": ("x", "nobody")}, "play='nobody' isn't a snapshot of .* Choose among .*, x …"),
+        ({"names": ("x", "x-10")}, "play='x-10' isn't a snapshot of .* Did you mean 'x-"),
     ],
 )
 def test_what_cant_be_played_is_one_sentence(run: Path, asked: dict[str, Any], words: str) -> None:

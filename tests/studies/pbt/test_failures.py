@@ -298,6 +298,8 @@ def test_a_turn_without_a_step_is_an_error_and_no_turn(tmp_path, capsys):
     def train(population, member, hyper, until, children):
         return stub.train(population, member, hyper, min(until, 80), children)
 
-    with pytest.raises(HeadraceError, match=r"ended at 80 steps, where it began.*until 120"):
+    with pytest.raises(
+        HeadraceError, match=r"ended at 80 steps, where it started.*instead of at 120"
+    ):
         run(population, wide_console(), train)
     assert [e.steps for e in stub.histories(population)[0] if e.kind == "trained"] == [40, 80]

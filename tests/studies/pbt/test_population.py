@@ -25,7 +25,7 @@ CONSTANT = hr.IMPALA(lr_schedule="constant")
     [
         ({"burn_in": 400}, r"burn_in=400 must be below total_steps=400.*nearest: 20"),
         ({"sample": ("epochs=int:1,4",)}, "epochs can't evolve"),
-        ({"sample": ("total_steps=uniform:1,4",)}, "the study's to set"),
+        ({"sample": ("total_steps=uniform:1,4",)}, "the study sets total_steps"),
         ({"sample": ("lam=uniform:0.0,0.5",)}, "lam can't evolve"),
         ({"sample": ("optimizer=choice:adam,rmsprop",)}, "optimizer can't evolve"),
         ({"members": 1}, "members=1"),

@@ -75,7 +75,7 @@ def test_a_simulation_agrees_with_the_arithmetic_and_leaves_a_picture(capsys, tm
     assert f"as given │ {exact:,.0f} │" in shown
     assert f"steps/s │ {exact:,.0f} │" in shown
     assert "policy lag │ mean 0.00" in shown
-    assert f"picture: {picture}" in shown
+    assert f"plot: {picture}" in shown
     assert picture.stat().st_size > 1000
 
 

@@ -163,7 +163,7 @@ def test_one_learner_alone_says_nothing_of_communication_and_waiting():
     assert model.own_comm_s == pytest.approx(OWN)
     notes = " ".join(model.notes)
     assert "waiting at barriers" in notes
-    assert "Not every way of exchanging was timed" in notes
+    assert "Not every transport was timed" in notes
     timed = fit("growing-batch", [measurement(1, "growing-batch")], TIMINGS, MESSAGES, LARGEST)
     assert "Not every way" not in " ".join(timed.notes)
     assert timed.at(2)["t_comm"] == pytest.approx(measurement(2)["t_comm"])
@@ -189,7 +189,7 @@ def test_the_assumptions_name_the_fitted_numbers_and_where_they_end():
     model = fit("constant-batch", [measurement(s) for s in SIZES], TIMINGS, MESSAGES, LARGEST)
     text = "\n".join(assumptions(model, 2))
     for words in (
-        "2.000 ms + 40.000 ms / W", "1.000 ms + 60.000 ms / W", "0.200 ms that a rank spends",
+        "2.000 ms + 40.000 ms / W", "1.000 ms + 60.000 ms / W", "0.200 ms of local work of a rank",
         "Up to W = 8", "30.0 µs a message and 0.500 ns a byte", "600.0 µs", "10.000 ns a byte",
         "10 sums per iteration", "8 of 20,000 bytes and 2 of 64 bytes",
         "3.000 ms * sqrt(2 ln W)", "beyond this machine's 2", "loopback",

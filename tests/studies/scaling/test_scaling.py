@@ -264,7 +264,7 @@ def test_a_study_writes_its_tables_pictures_and_model(study, capsys):
         "4 *",
         "120.00",
         "loopback",
-        "There it ends: world size 128",
+        "Larger world sizes are invalid: world size 128",
     ):
         assert words in shown
     assert "curves.png" in shown.splitlines()[-1]

@@ -176,7 +176,7 @@ def test_random_actions_are_uniform_repeat_and_keep_to_masks():
 
 def test_random_actions_that_end_no_episode_are_told(monkeypatch):
     monkeypatch.setattr(references, "MOST_STEPS", 50)
-    with pytest.raises(ConfigError, match=r"of CliffWalking-v1 goes on after 50 .*wrappers="):
+    with pytest.raises(ConfigError, match=r"of CliffWalking-v1 isn't over after 50 .*wrappers="):
         random_returns("CliffWalking-v1", episodes=1)
     limit = ['TimeLimit:{"max_episode_steps":5}']
     assert len(random_returns("CliffWalking-v1", episodes=2, wrappers=limit)) == 2
@@ -308,12 +308,12 @@ def test_returns_may_come_from_a_file(tmp_path, capsys):
 
 def test_a_return_that_is_no_number_is_no_score(tmp_path):
     run = finished(tmp_path / "nan", "ALE/Pong-v5", math.nan)
-    with pytest.raises(CheckpointError, match=r"nan has no score: .* its return is no number"):
+    with pytest.raises(CheckpointError, match=r"nan has no score: .* its return isn't a number"):
         score([run], "atari-5")
 
 
 def test_a_run_that_has_not_ended_and_an_expert_of_another_task_are_named(tmp_path):
-    with pytest.raises(CheckpointError, match="is no run that has ended"):
+    with pytest.raises(CheckpointError, match="isn't a finished run"):
         score([tmp_path], "atari-5")
     other = finished(tmp_path / "other", env="CartPole-v0")
     with pytest.raises(ConfigError, match=r"trained on CartPole-v0.*'CartPole-v1'"):
@@ -343,7 +343,7 @@ def test_algorithms_are_compared_with_intervals_where_they_have_the_same_runs(
     assert picture.stat().st_size > 5000
     assert score(runs[1:], "atari-5").keys() == found.keys()
     assert "not compared with intervals" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="equally many seeds of the same tasks"):
+    with pytest.raises(ConfigError, match="equal numbers of seeds of the same tasks"):
         score(runs[1:], "atari-5", picture)
 
 
@@ -379,7 +379,9 @@ def test_an_experts_score_stays_when_random_actions_are_measured_again(tmp_path,
 def test_a_random_score_that_is_no_number_is_named(tmp_path, random):
     file = tmp_path / "own.json"
     file.write_text(json.dumps({"tasks": {"CartPole-v1": {"random": random, "reference": 1.0}}}))
-    with pytest.raises(ConfigError, match=r"random score of CartPole-v1 in .* no number.*again"):
+    with pytest.raises(
+        ConfigError, match=r"random score of CartPole-v1 in .* isn't a number.*again"
+    ):
         references.read(str(file))
 
 

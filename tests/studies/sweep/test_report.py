@@ -88,7 +88,7 @@ def test_of_several_tasks_the_mean_capped_score_counts_where_references_are_know
         pages[name] = (tmp_path / name / "sweep.md").read_text()
         assert pages[name].startswith("# Sweep: appo on CartPole-v1, Acrobot-v1")
     assert scores == {"raw": [275.0, 75.0], "capped": [0.75, 0.75]}
-    assert "mean return over 2 tasks, where those of one may outweigh" in pages["raw"]
+    assert "mean return over 2 tasks, in which one task may outweigh" in pages["raw"]
     assert "mean over 2 tasks of scores, capped at 1, by own (0 random" in pages["capped"]
     with pytest.raises(ConfigError, match="references=None, not"):
         Store(Sweep(**given, output=str(tmp_path / "raw"), references=str(file)))
@@ -144,7 +144,7 @@ def test_importances_find_what_matters(tmp_path):
     assert shares["entropy_coef"] > 0.8
     ranks = [float(row["score"]) for row in report.rows_of(Store(sweep).trials())]
     assert ranks == sorted(ranks, reverse=True)
-    assert "decides whether a trial is among the best" in (tmp_path / "sweep.md").read_text()
+    assert "for being among the best tenth of trials" in (tmp_path / "sweep.md").read_text()
 
 
 @pytest.mark.parametrize(("trials", "best"), [(9, None), (10, 5), (20, 5), (80, 8)])
@@ -227,7 +227,7 @@ def test_a_run_without_a_score_ends_its_trial_and_the_page_says_why(tmp_path, ca
         return measured(sweep, claim, repeat, Ended())
 
     assert run(sweep, wide_console(), measure) == 0
-    assert "cut short" not in capsys.readouterr().out
+    assert "interrupted" not in capsys.readouterr().out
     page = (tmp_path / "sweep.md").read_text()
     assert "- trial 0: " in page
-    assert "seed-0 has no score: no episode ended, or its return is no number" in page
+    assert "seed-0 has no score: no episode ended, or its return isn't a number" in page

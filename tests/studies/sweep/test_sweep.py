@@ -147,7 +147,7 @@ def test_who_is_cut_short_goes_on_with_the_next_command(tmp_path, capsys):
         return {"error": "the loss is NaN"} if claim.number == 2 else {"score": 1.0}
 
     assert run(sweep, wide_console(), failing) == 1
-    assert "cut short, give the command again to go on with it: the disk is full" in (
+    assert "interrupted, start the command again to resume it: the disk is full" in (
         capsys.readouterr().out
     )
     done = []

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace import processes
-from headrace.actors.restarts import HUNG, Restarts
+from headrace.actors.restarts import Restarts, silence
 from headrace.processes import Child, end_children, kill_descendants_of_dead
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Fleet:
         spec, self._inference = replace(spec, policy=weightless_copy(spec.policy)), inference
         self._spec = bytearray(cloudpickle.dumps(spec))
         self._num_actors = spec.settings.num_actors
+        self._timeout_s = spec.settings.actor_timeout_s
         self.restarts = Restarts(spec.settings.actor_restarts)
         self._queue, self._memory = queue, memory
         self._children: dict[int, Child] = {}
@@ -126,12 +127,12 @@ class Fleet:
         self._kill_unresponsive()
         for actor, child in self._children.items():
             if self._queue.slots.silent_s(actor) > timeout_s:
-                child.kill(HUNG)
+                child.kill(silence(timeout_s))
 
     def _kill_unresponsive(self) -> None:
         """Kill actors that didn't read messages for ``actor_timeout_s``."""
         for actor in self._queue.unresponsive & self._children.keys():
-            self._children[actor].kill(HUNG)
+            self._children[actor].kill(silence(self._timeout_s))
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Stop all actors: closed pipes first, then signals; safe to call twice."""

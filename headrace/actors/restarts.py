@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 NOT_FINITE = "not finite: "  # prefix of such an error from an actor
 STACKS = "stacks changed: "  # likewise
 CHANGE = "change failed: "  # likewise; the change's id and a space follow
-HUNG = "killed because it delivered nothing in time"
 
 
 def last_words(error: BaseException) -> str:
@@ -27,6 +26,11 @@ def last_words(error: BaseException) -> str:
         return f"{CHANGE}{error.change} {error}"
     is_ours = isinstance(error, HeadraceError)
     return str(error) if is_ours else "".join(traceback.format_exception(error))
+
+
+def silence(timeout_s: float) -> str:
+    """Return the cause of death of an actor that was killed after ``actor_timeout_s``."""
+    return f"killed because it delivered nothing for {timeout_s:g} s (actor_timeout_s)"
 
 
 def counted(number: int, unit: str) -> str:

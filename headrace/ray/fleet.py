@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from headrace.actors.restarts import HUNG, Restarts
+from headrace.actors.restarts import Restarts, silence
 from headrace.actors.spec import ActorSpec
 from headrace.errors import ActorFailed
 from headrace.nn.policy import policy_weights
@@ -92,7 +92,8 @@ class RayFleet:
         self._kill(self._remotes.pop(actor))
         if actor in self._hung:
             self._hung.discard(actor)
-            death.cause, death.traceback = HUNG, ""
+            death.cause = silence(self._spec.settings.actor_timeout_s)
+            death.traceback = ""
         elif not death.traceback:
             self._cluster.check()
         name = f"actor {actor} ({'not yet on a node' if home is None else home})"

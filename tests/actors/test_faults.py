@@ -66,7 +66,7 @@ def faulty(tiny, tmp_path):
         ("raise", "RuntimeError: FaultyEnv failed at step 20, as asked"),
         ("nan", "FaultyEnv returned nan in its observation"),
         ("exit", "exited with code 13"),
-        ("hang", "delivered nothing in time"),
+        ("hang", "killed because it delivered nothing for 5 s (actor_timeout_s)"),
     ],
 )
 def test_an_actor_that_breaks_once_is_replaced_and_the_run_goes_on(faulty, mode, cause):
@@ -109,7 +109,7 @@ def test_what_breaks_the_contract_every_time_is_told_in_two_lines(faulty):
 def test_an_environment_that_always_hangs_uses_up_the_restarts(faulty):
     _, said, error = faulty("hang", max_restarts=1, actor_timeout_s=1.5)
     assert len(said) == 1
-    assert "delivered nothing in time" in str(error)
+    assert "delivered nothing for 1.5 s" in str(error)
     assert "max_restarts=1" in str(error)
 
 

@@ -24,6 +24,8 @@ FEATURES = {
     "headrace plan appo": "headrace plan needs simpy, which isn't installed: pip install "
     "'headrace[studies]'",
     "headrace bench scaling": "pip install 'headrace[studies]'",
+    "headrace league run": "headrace league needs scipy, which isn't installed: pip install "
+    "'headrace[studies]'",
     "headrace sweep ppo": "pip install 'headrace[sweep]'",
     "headrace pbt ppo": "pip install 'headrace[studies]'",
 }

@@ -134,6 +134,8 @@ def references(argv: list[str]) -> int:
 
 def league(argv: list[str]) -> int:
     """Rate the snapshots of a league, plot their pay-offs, and play games between them."""
+    if not _HELP & set(argv):
+        extras.require("headrace league", "studies", "scipy", "matplotlib")
     return _by_signature("league", argv)
 
 

@@ -86,7 +86,10 @@ def test_a_file_names_an_environment(tmp_path, monkeypatch):
         ("--num-sgd-iter", "use --epochs."),
         ("--policy", "it isn't needed: the network follows from the spaces."),
         ("--verbose", "use --quiet."),
-        ("--tensorboard-log", "it isn't needed: run_dir holds TensorBoard files."),
+        (
+            "--tensorboard-log",
+            "it isn't needed: run_dir holds TensorBoard files if tensorboard is installed.",
+        ),
     ],
 )
 def test_flags_of_other_libraries_are_answered_with_ours(flag, words, capsys):

@@ -1,4 +1,4 @@
-"""Adds a run to TensorBoard's hyperparameter table; curves are always written."""
+"""Adds a run to TensorBoard's hyperparameter table; runs write their curves themselves."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
         "learning_starts": "nothing: algorithms train on the first rollouts",
         "EvalCallback": "eval_interval",
         "callback": "callbacks",
-        "tensorboard_log": "nothing: run_dir holds TensorBoard files",
+        "tensorboard_log": "nothing: run_dir holds TensorBoard files if tensorboard is installed",
         "reset_num_timesteps": "hr.resume",
         "verbose": "quiet",
     },

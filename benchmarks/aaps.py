@@ -280,7 +280,7 @@ def main(arguments: Arguments) -> None:
         console.print(f"{name}: {megabytes:,.0f} MB/s")
     write_csv(output / "rates.csv", rows)
     draw_rates(rows, layout, output / "rates.png")
-    console.print(f"table: {output / 'rates.csv'}, picture: {output / 'rates.png'}")
+    console.print(f"table: {output / 'rates.csv'}, plot: {output / 'rates.png'}")
 
 
 if __name__ == "__main__":

@@ -294,7 +294,7 @@ def main(argv: list[str] | None = None) -> int:
     table = scored(rows, {k: random_return(v, args.episodes) for k, v in names.items()})
     report(table, args, console)
     draw(table, args.output / "scores.png")
-    console.print(f"picture: {args.output / 'scores.png'}")
+    console.print(f"plot: {args.output / 'scores.png'}")
     if of_runs.are_there():
         compare(rows, table, console)
     return 0

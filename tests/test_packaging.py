@@ -115,8 +115,7 @@ def test_what_a_package_index_shows_has_no_relative_link(sdist):
     links = re.findall(r"\]\(([^)]*)\)", prose)
     assert links
     assert all(link.startswith(("https://", "#")) for link in links), links
-    assert "examples (`examples`)" not in prose
-    assert "How (`docs/plan.md`)" in prose
+    assert "Architecture (`docs/architecture.md`)" in prose
 
 
 @pytest.mark.full

@@ -137,8 +137,10 @@ def play(
             print(f"video: {player.record(video or Path('plays', folder.name))}", file=sys.stderr)
         except ConfigError as error:  # what isn't drawn can still be played
             print(f"headrace: {error}", file=sys.stderr)
-    for value, steps in player.episodes(episodes, window):
-        print(f"return {value:.2f} after {steps} steps", flush=True)
+    for returns, steps in player.episodes(episodes, window):
+        values = ", ".join(f"{agent} {value:.2f}".strip() for agent, value in returns.items())
+        noun = "return" if len(returns) == 1 else "returns"
+        print(f"{noun} {values} after {steps} steps", flush=True)
 
 
 def plot(runs: list[Path], output: Path | None = None, metrics: tuple[str, ...] = ()) -> None:
@@ -156,7 +158,7 @@ def plot(runs: list[Path], output: Path | None = None, metrics: tuple[str, ...] 
     from headrace.rundir import plot as curves
 
     runs = list(dict.fromkeys(runs))
-    print(f"picture: {curves.plot(runs, output, interval_of(runs)[0], metrics)}")
+    print(f"plot: {curves.plot(runs, output, interval_of(runs)[0], metrics)}")
 
 
 def league(

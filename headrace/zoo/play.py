@@ -95,8 +95,10 @@ class Player:
         how = self.seed, self.kwargs, self.config["engine"], self.deterministic
         return record_video(self.policy, self.env, to, *how)
 
-    def episodes(self, count: int, window: bool) -> Iterator[tuple[float, int]]:
-        """Play episodes one by one; yield the return and the number of steps of each.
+    def episodes(self, count: int, window: bool) -> Iterator[tuple[dict[str, float], int]]:
+        """Play episodes one by one; yield the returns and the number of steps of each.
+
+        Returns are by agent; the name of a single one is empty.
 
         Args:
             window: the environment renders itself in a window, at its own pace.
@@ -111,6 +113,9 @@ class Player:
             stack.callback(envs.close)
             stack.enter_context(drawing(self.seed, self.deterministic))
             moments = played(self.policy, envs, self.seed, self.deterministic)
+            agents: tuple[str, ...] = tuple(getattr(envs, "agents", ("",)))
             for _ in range(count):
-                ((returns, lengths),) = whole_episodes(moments, 1, 1)
-                yield returns[0], lengths[0]
+                each = whole_episodes(moments, 1, 1, num_agents=len(agents))
+                by_agent = zip(agents, each, strict=True)
+                returns = {name: values[0] for name, (values, _) in by_agent if values}
+                yield returns, max(lengths[0] for _, lengths in each if lengths)

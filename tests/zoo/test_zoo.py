@@ -131,3 +131,14 @@ def test_what_is_neither_a_policy_nor_a_run_and_a_strangers_code_are_refused(tmp
             (tmp_path / file.name).write_bytes(text)
     assert main(["play", str(tmp_path)]) == 2
     assert "would import and run the code it names: env='os:getcwd'" in capsys.readouterr().err
+
+
+def test_the_returns_of_a_game_are_printed_by_agent(tmp_path, capsys):
+    how = {"transport": "serial", "total_steps": 200, "eval_episodes": 0, "quiet": True}
+    env = "pettingzoo:classic/tictactoe_v3"
+    sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8}
+    hr.train(env, "ppo", run_dir=tmp_path / "game", **how, **sizes)
+    assert main(["play", str(tmp_path / "game"), "--episodes", "2", "--video", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    pattern = r"returns player_1 -?\d\.00, player_2 -?\d\.00 after \d+ steps"
+    assert len([line for line in lines if re.fullmatch(pattern, line)]) == 2, lines

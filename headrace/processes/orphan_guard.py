@@ -29,12 +29,14 @@ def _end_all() -> None:
     kill_descendants([os.getpid()], [os.environ.get(MARK, "")])
 
 
-def _check_at_exit(head: int) -> None:
+def _check_at_exit(head: int, server: int) -> None:
     """Check for the root's death when the fork server exits, which may happen before the poll.
 
     Ends the process at once, because readers of the root's output wait for this process as well,
-    and Python would need half a second to unload torch.
+    and Python would need half a second to unload torch. Does nothing in forks of the server.
     """
+    if os.getpid() != server:
+        return
     deadline = time.monotonic() + _POLL_S
     while os.getppid() == head and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -58,7 +60,7 @@ def _begin() -> None:
     gc.disable()  # collections take a fifth of the time of the imports that follow
     os.register_at_fork(after_in_child=_collect_again)
     head = int(os.environ.pop(HEAD))
-    atexit.register(_check_at_exit, head)
+    atexit.register(_check_at_exit, head, os.getpid())
     threading.Thread(target=_watch, args=(head,), name="headrace-guard", daemon=True).start()
 
 

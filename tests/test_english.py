@@ -14,7 +14,8 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "headrace"
 PACKAGES = (
-    "actors", "algos", "config", "distributed", "doctor", "evaluating", "games", "integrations",
+    "actors", "algos", "cli", "cluster_env", "config", "distributed", "doctor", "envs",
+    "evaluating", "games", "integrations",
     "jobs", "launch", "learner", "nn", "ops", "processes", "ray", "recipes", "reporting", "rundir",
     "spaces", "studies", "trainer", "transport", "zoo",
 )  # fmt: skip

@@ -32,7 +32,7 @@ class Command(NamedTuple):
     """Command of a job; "{run}", "{seed}" and "{address}" are substituted on the nodes."""
 
     words: list[str]
-    anew: list[str]  # after a start of this job that left no checkpoint
+    from_scratch: list[str]  # after a start of this job that left no checkpoint
     again: list[str]  # after one that did
     run_dir: str | None  # as the user named it
     trains: bool  # True: a training run of headrace
@@ -67,27 +67,27 @@ def command_of(
     if take_flag(rest, "--cluster")[0] is not None:
         raise ConfigError("--cluster is set by headrace launch: leave it out")
     program = [python, "-m", "headrace"]
-    goes_on = name == "resume" or "--resume" in rest
-    cluster = _cluster(rest, on_cluster, goes_on)
+    resumes = name == "resume" or "--resume" in rest
+    cluster = _cluster(rest, on_cluster, resumes)
     if name == "resume":
         if has_seeds:
-            raise ConfigError("--array is for headrace train: a run that goes on has its seed")
+            raise ConfigError("--array is for headrace train: a resumed run has its seed")
         words = [*program, "resume", "{run}", *rest[1:], *cluster]
         return Command(words, words, words, rest[0], True)
     if has_seeds and take_flag(rest, "--seed")[0] is not None:
         raise ConfigError("--seed is set by --array: leave one of them out")
     run_dir, others = take_flag(rest, "--run-dir")
     grows = True
-    if sees_runs or not goes_on:
-        run = ["--run-dir", run_dir] if goes_on and run_dir else []
+    if sees_runs or not resumes:
+        run = ["--run-dir", run_dir] if resumes and run_dir else []
         grows = _check(others[0], [*others[1:], *run, *cluster])
     if has_seeds:
         others = [*others, "--seed", "{seed}"]
     again = [*program, "resume", "{run}", *(["--trust"] if "--trust" in others else []), *cluster]
     words = [*program, "train", *others, "--run-dir", "{run}", *cluster]
-    replaces = goes_on or "--overwrite" in others
-    anew = words if replaces else [*words, "--overwrite"]
-    return Command(words, anew, again, run_dir, True, grows)
+    replaces = resumes or "--overwrite" in others
+    from_scratch = words if replaces else [*words, "--overwrite"]
+    return Command(words, from_scratch, again, run_dir, True, grows)
 
 
 def _dashed(word: str) -> str:
@@ -96,12 +96,12 @@ def _dashed(word: str) -> str:
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
-def _cluster(rest: list[str], on_cluster: bool, goes_on: bool) -> list[str]:
+def _cluster(rest: list[str], on_cluster: bool, resumes: bool) -> list[str]:
     """Return flags for the place of actors; a resumed run may name a cluster that is gone."""
     if on_cluster:
         return ["--cluster", "ray:{address}"]
     least = [] if take_flag(rest, "--min-actors")[0] else ["--min-actors", "None"]
-    return ["--cluster", "None", *least] if goes_on else []
+    return ["--cluster", "None", *least] if resumes else []
 
 
 def _check(algorithm: str, argv: list[str]) -> bool:
@@ -145,8 +145,8 @@ def slurm(argv: list[str]) -> int:
             "own in the name of a job's log"
         )
     if command.run_dir and job.array is None:
-        goes_on = words[0] == "resume" or "--resume" in words
-        directories.check(Path(command.run_dir), goes_on, "--overwrite" in words)
+        resumes = words[0] == "resume" or "--resume" in words
+        directories.check(Path(command.run_dir), resumes, "--overwrite" in words)
     stem = command.run_dir or f"runs/{job.job_name}-{'%j' if job.array is None else '%A'}"
     if job.array is not None:
         stem = f"{stem}/seed-%a"

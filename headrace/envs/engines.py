@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from headrace import extras
 from headrace.envs import atari
 from headrace.envs.adapters import EnvPool, next_step
 from headrace.envs.context import Creator, EnvContext, env_context, made_in, numbered
@@ -132,8 +132,8 @@ def _envpool(order: VectorEnvRequest) -> VectorEnv:
     _check_unwrapped(order)
     if not isinstance(target, EnvSpec):
         raise EngineUnavailable("envpool makes environments by id only")
-    if importlib.util.find_spec("envpool") is None:
-        raise EngineUnavailable("envpool isn't installed (pip install 'headrace[envpool]')")
+    if not extras.is_installed("envpool"):
+        raise EngineUnavailable(f"envpool isn't installed ({extras.install_line('envpool')})")
     if not in_envpool(target.id):
         raise EngineUnavailable("envpool has no environment of this id")
     if target.additional_wrappers:

@@ -21,6 +21,7 @@ from headrace.envs.packages import bring, is_installed, package_of
 from headrace.envs.suggestions import names_in, nearest_module
 from headrace.envs.wrappers import Wrap, as_wrap
 from headrace.errors import ConfigError, nearest, require, shown
+from headrace.extras import install_line
 from headrace.games.pettingzoo import MAKERS, PettingZooGame, as_typed, find_game
 from headrace.spaces.unified_spaces import Spaces
 
@@ -250,7 +251,7 @@ def _game(env_id: str, module: Any, name: str) -> PettingZooGame | None:
 def _install_hint(module: str) -> str:
     """Return the install command of the game packages of headrace's extra, or ""."""
     in_extra = module.partition(".")[0] in ("pettingzoo", "mpe2")
-    return ": pip install 'headrace[games]'" if in_extra else ""
+    return f": {install_line('games')}" if in_extra else ""
 
 
 def env_name(env: Any) -> str:

@@ -24,7 +24,7 @@ class GymEnv(gymnasium.Env):
     """Adapts an environment of any Gym version to Gymnasium.
 
     Before 0.26 ``reset`` had no arguments and returned only the observation, and ``step`` returned
-    four values; ``done`` is ``truncated`` where ``info["TimeLimit.truncated"]`` says so, else
+    four values; ``done`` is ``truncated`` where ``info["TimeLimit.truncated"]`` is true, else
     ``terminated``. Seeds are passed to ``reset`` or ``seed``, whichever exists. If neither does
     and ``create`` has a parameter ``seed``, a reset with a seed recreates the environment.
 

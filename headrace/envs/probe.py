@@ -70,7 +70,7 @@ class Probe:
             whose_spaces = f"{self.agents[0]}'s"
             if other := difference(*self.own_spaces[0], *own, whose=whose_spaces):
                 raise ConfigError(
-                    f"policies='shared' needs agents with the same spaces, but for {agent} of "
+                    f"policies='shared' needs agents with the same spaces; for {agent} of "
                     f"{env_name(self.env)} {other}: give "
                     f"{setting('policies', chr(39) + 'per-agent' + chr(39))}, or a policy per agent"
                 )

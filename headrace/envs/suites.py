@@ -54,7 +54,7 @@ class Suite:
 
     @property
     def is_atari(self) -> bool:
-        """Whether the references are human scores in Atari games."""
+        """Return True if the references are human scores in Atari games."""
         return SUITES.get(self.name) is self and all(task in _ATARI_57 for task in self.references)
 
     def task(self, name: str) -> str:

@@ -27,7 +27,7 @@ class JobSpec:
     """
 
     command: list[str]  # on a running cluster
-    anew: list[str]  # the same, after a start of this job that left no checkpoint
+    from_scratch: list[str]  # the same, after a start of this job that left no checkpoint
     again: list[str]  # the same, after one that did
     run_dir: str = ""  # "" for commands without one
     start_timeout_s: float = 300.0
@@ -63,8 +63,10 @@ class JobSpec:
             mark = _mark(run_dir)
             try:
                 if mark.exists() and mark.read_text(encoding="utf-8") == job:
-                    words = self.again if [*_own_steps(run_dir)] else self.anew
-                elif not _is_held(run_dir) and (self.anew == self.command or not _is_used(run_dir)):
+                    words = self.again if [*_own_steps(run_dir)] else self.from_scratch
+                elif not _is_held(run_dir) and (
+                    self.from_scratch == self.command or not _is_used(run_dir)
+                ):
                     mark.parent.mkdir(parents=True, exist_ok=True)
                     mark.write_text(job, encoding="utf-8")
             except OSError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
 import logging
 import math
 import os
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from headrace import extras
 from headrace.errors import ConfigError, WorkerFailed
 from headrace.processes.fork_server import marked
 from headrace.processes.signals import handlers_kept
@@ -238,10 +238,7 @@ class RayCluster:
 
 def check_installed(setting_name: str) -> None:
     """Raise ConfigError, naming the setting that needs it, unless Ray can be imported."""
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError(
-            f"{setting_name} needs Ray, which is not installed (pip install 'headrace[ray]')"
-        )
+    extras.require(setting_name, "ray", "ray")
 
 
 def connect(cluster: str, num_cpus: float) -> RayCluster:

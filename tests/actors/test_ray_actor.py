@@ -350,7 +350,7 @@ def test_a_cluster_that_is_not_there_and_ray_that_is_not_installed_are_told(monk
             process_ray.RayCluster(address, f"cluster='ray:{address}'", 1)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        ConfigError, match=r"^cluster='ray' needs Ray.*pip install 'headrace\[ray\]"
+        ConfigError, match=r"^cluster='ray' needs ray.*pip install 'headrace\[ray\]"
     ):
         process_ray.check_installed("cluster='ray'")
 

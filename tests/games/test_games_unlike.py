@@ -154,7 +154,7 @@ def test_a_predicted_action_is_one_that_the_mask_and_the_space_allow():
 def test_agents_whose_spaces_differ_cant_share_a_policy(tmp_path, given):
     config = hr.Config(Unlike, run_dir=str(tmp_path / "run"), **SERIAL, **given)
     words = (
-        r"policies='shared' needs agents with the same spaces, but for wolf of Unlike its "
+        r"policies='shared' needs agents with the same spaces; for wolf of Unlike its "
         r"observation space is Box\(0.0, 1.0, \(3,\), float32\) "
         r"where scout's is Box\(0.0, 1.0, \(2,\), "
         "float32\\): give policies='per-agent'"

@@ -25,20 +25,20 @@ def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
     begun = command_of(CARTPOLE, sys.executable, on_cluster=True, has_seeds=False)
     cluster = ["--cluster", "ray:{address}"]
     assert begun.words == headrace(*CARTPOLE, "--run-dir", "{run}", *cluster)
-    assert begun.anew == [*begun.words, "--overwrite"]
+    assert begun.from_scratch == [*begun.words, "--overwrite"]
     assert begun.again == headrace("resume", "{run}", *cluster)
     replaces = command_of([*CARTPOLE, "--overwrite"], sys.executable, True, False)
-    assert replaces.anew == replaces.words
+    assert replaces.from_scratch == replaces.words
     alone = command_of([*CARTPOLE, "--run-dir=x"], sys.executable, on_cluster=False, has_seeds=True)
     assert alone.words == headrace(*CARTPOLE, "--seed", "{seed}", "--run-dir", "{run}")
     assert alone.run_dir == "x"
     resumed = command_of(["resume", "x", "--total_steps=9"], sys.executable, False, False)
     gone = ["--cluster", "None", "--min-actors", "None"]  # the cluster that it was begun on
     assert resumed.words == headrace("resume", "{run}", "--total-steps=9", *gone)
-    assert resumed.anew == resumed.again == resumed.words
+    assert resumed.from_scratch == resumed.again == resumed.words
     assert resumed.run_dir == "x"
     program = command_of(["python", "x.py"], "python", on_cluster=True, has_seeds=False)
-    assert program.words == program.anew == program.again == ["python", "x.py"]
+    assert program.words == program.from_scratch == program.again == ["python", "x.py"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_ray_that_is_not_installed_is_told_before_anything_is_submitted(monkeypa
     monkeypatch.setenv("PATH", "/nowhere")
     flags = ["launch", "slurm", "--nodes"]
     assert main([*flags, "2", "--", *CARTPOLE]) == 2
-    assert "headrace launch slurm needs Ray, which is not installed" in capsys.readouterr().err
+    assert "headrace launch slurm needs ray, which isn't installed" in capsys.readouterr().err
     assert main([*flags, "1", "--", *CARTPOLE]) == 2  # which needs none
     assert "sbatch, srun" in capsys.readouterr().err
 

@@ -355,7 +355,7 @@ def test_a_place_without_ray_and_a_second_one_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match="SlurmConfig: only one ClusterEnv with SlurmConfig"):
         opened()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="SlurmConfig needs Ray, which is not installed"):
+    with pytest.raises(ConfigError, match="SlurmConfig needs ray, which isn't installed"):
         opened()
 
 

@@ -38,7 +38,7 @@ class Plan:
     env_step_ms: Annotated[float, ranges.AT_LEAST_0] = 20.0
     """Milliseconds per step of one environment; measured with --measure."""
     envs: Envs = "waiting"
-    """Whether environments of an actor wait in parallel, or compute one after the other."""
+    """Environments of an actor wait in parallel; False: they compute one after the other."""
     inference_ms: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Milliseconds of inference per step of all environments of an actor; also measured."""
     learner_sps: Annotated[float, SPS] = 500_000.0

@@ -62,6 +62,7 @@ def test_a_default_run_trains_and_says_once_what_it_leaves_out(bare, trained):
         "pip install 'headrace[plots,tensorboard]'"
     ]
     assert "Traceback" not in trained.stdout + trained.stderr
+    assert "needs matplotlib" not in trained.stdout + trained.stderr
     names = {path.name for path in (bare / "run").iterdir()}
     assert {"metrics.jsonl", "summary.json", "machine.json", "checkpoints"} <= names
     assert not any(name.startswith(("events", "curve", "report")) for name in names)

@@ -170,3 +170,23 @@ def test_a_child_whose_work_ends_with_the_head_ends_the_others(quick, stop, gone
         stop([server, second])
         os.kill(head.pid, signal.SIGKILL)
         assert gone(family) == []
+
+
+FORK = """
+import os
+os.environ["HEADRACE_HEAD"] = str(os.getppid())
+import gc
+import sys
+from headrace.processes import orphan_guard
+assert not gc.isenabled()
+if child := os.fork():
+    _, status = os.waitpid(child, 0)
+    print("status", os.waitstatus_to_exitcode(status), flush=True)
+else:
+    sys.exit(3 if gc.isenabled() else 4)
+"""
+
+
+def test_forks_of_a_fork_server_collect_garbage_and_keep_their_exit_status():
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "status 3\n", done.stderr

@@ -36,6 +36,7 @@ def make(space, seed=0, actions=None, **network):
             value.copy_(
                 torch.randn_like(value).abs() if "scale" in name else torch.randn_like(value)
             )
+    space.seed(seed)
     obs = [space.sample() for _ in range(4)]
     inputs = policy.inputs.compose(
         tree.map_leaves(lambda *x: np.stack(x), *obs), None, None, None, np.ones(4, bool)
@@ -83,13 +84,13 @@ def check_few_rows(module) -> None:
         with torch.inference_mode():
             few = module.numpy_policy(policy, module.fast_torso(policy.torso))
             want, _ = twin.act(inputs, torch.ones(4, dtype=torch.bool), ())
-            torch.testing.assert_close(few(inputs).double(), want, rtol=2e-5, atol=2e-5)
+            torch.testing.assert_close(few(inputs).double(), want, rtol=2e-4, atol=2e-4)
             assert few(inputs).dtype == torch.float32
             with torch.no_grad():
                 for p in policy.parameters():
                     p.mul_(0.5)  # of weights it has views
             again, _ = policy.act(inputs, torch.ones(4, dtype=torch.bool), ())
-            torch.testing.assert_close(few(inputs), again, rtol=2e-5, atol=2e-5)
+            torch.testing.assert_close(few(inputs), again, rtol=2e-4, atol=2e-4)
 
 
 def test_few_rows_pass_by_numpy():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from english import PATTERN
 
 REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "headrace"
@@ -19,24 +20,6 @@ PACKAGES = (
     "jobs", "launch", "learner", "nn", "ops", "processes", "ray", "recipes", "reporting", "rundir",
     "spaces", "studies", "trainer", "transport", "zoo",
 )  # fmt: skip
-DIALECT = [
-    r"\banew\b",
-    r"\bas it comes\b",
-    r"(?<!`)\bbeside\b(?!`)",
-    r"\bbut for\b",
-    r"\bends? the run\b",
-    r"\b(films?|illness(es)?)\b",
-    r"\bfor it is\b",
-    r"\bgo(es)? on\b",
-    r"\b(is|are|was|were) told\b",
-    r"(?<!there )\bis no (?!longer)",
-    r"\blearnt\b",
-    r"\b(mended|mends?)\b",
-    r"\b(nobody|somebody)\b",
-    r"\bof (its|one's|their) own\b",
-    r"\b(says so|tells of|tell of)\b",
-]
-PATTERN = re.compile("|".join(DIALECT), re.IGNORECASE)
 FRAGMENT = re.compile("(Of|What|Whether|Who|Whose|How|Where|When)\\b")
 FOLDERS = [*(ROOT / package for package in PACKAGES), REPOSITORY / "headrace_ssa"]
 FILES = sorted([*ROOT.glob("*.py"), *(f for folder in FOLDERS for f in folder.rglob("*.py"))])

@@ -1,0 +1,125 @@
+"""Documentation pages follow the writing guide: words, subjects, length of sentences and pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from english import num_words, page_problems, prose, sentences
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
+# Pages that are not rewritten yet.
+PENDING: set[str] = {
+    "docs/algorithms/a2c.md",
+    "docs/algorithms/appo.md",
+    "docs/algorithms/impact.md",
+    "docs/algorithms/impala.md",
+    "docs/algorithms/index.md",
+    "docs/algorithms/ppo.md",
+    "docs/atari.md",
+    "docs/clusterenv.md",
+    "docs/clusters.md",
+    "docs/command_line.md",
+    "docs/curriculum.md",
+    "docs/custom_metrics.md",
+    "docs/design.md",
+    "docs/doctor.md",
+    "docs/environments.md",
+    "docs/evaluation_sets.md",
+    "docs/extending.md",
+    "docs/games.md",
+    "docs/index.md",
+    "docs/inference.md",
+    "docs/integrations/hub.md",
+    "docs/integrations/index.md",
+    "docs/integrations/optuna.md",
+    "docs/integrations/tensorboard.md",
+    "docs/kubernetes.md",
+    "docs/learners.md",
+    "docs/lesson.md",
+    "docs/migrating.md",
+    "docs/networks.md",
+    "docs/orbital.md",
+    "docs/own_algorithm.md",
+    "docs/pathologies.md",
+    "docs/plan.md",
+    "docs/populations.md",
+    "docs/promises.md",
+    "docs/reference/api.md",
+    "docs/report.md",
+    "docs/reproducibility.md",
+    "docs/results.md",
+    "docs/results_learning.md",
+    "docs/results_speed.md",
+    "docs/schedules.md",
+    "docs/security.md",
+    "docs/selfplay.md",
+    "docs/simulators_with_ports.md",
+    "docs/slurm.md",
+    "docs/ssa.md",
+    "docs/start.md",
+    "docs/sweeps.md",
+    "docs/tasks.md",
+    "docs/your_environment.md",
+    "docs/zoo.md",
+}
+MOST_WORDS = 2_500
+MOST_WORDS_IN_ALL = 38_000
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - PENDING))
+def test_a_page_is_plain_english(page):
+    assert not page_problems(text_of(page))
+
+
+@pytest.mark.parametrize("page", sorted(set(PAGES) - PENDING))
+def test_a_page_is_short(page):
+    assert len(text_of(page).split()) <= MOST_WORDS
+
+
+def test_the_pages_are_short_in_all():
+    if not PENDING:
+        assert sum(len(text_of(page).split()) for page in PAGES[1:]) <= MOST_WORDS_IN_ALL
+
+
+@pytest.mark.parametrize(
+    ("page", "problem"),
+    [
+        ("It begins anew.", "'anew' in: It begins anew."),
+        ("| a | a film |\n", "'film' in: a film"),
+        ("Fine. What can't change is refused.", "a clause as the subject: What can't change is"),
+        ("- two\n- " + 41 * "word " + "\n", "41 words: word word"),
+    ],
+)
+def test_problems_are_found(page, problem):
+    (line,) = page_problems(page)
+    assert line.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```bash\n# a film, beside\n```\n",
+        "`film` is a name, and [this](film.md) a link.",
+        "## What is an actor?\n",
+        " ".join(21 * ["Two words."]),
+    ],
+)
+def test_code_links_and_questions_are_no_problems(page):
+    assert not page_problems(page)
+
+
+def test_a_page_is_taken_apart():
+    page = (
+        "# Head\n\nOne two.\nThree *four*. `x` is\nfive!\n\n| a | b |\n|---|---|\n- item\n- more\n"
+    )
+    assert list(prose(page)) == [
+        "Head", "One two. Three *four*. `x` is five!", "a", "b", "---", "---", "item", "more",
+    ]  # fmt: skip
+    assert sentences(page)[:4] == ["Head", "One two.", "Three *four*.", "`x` is five!"]
+    assert num_words("a/b two-three , four") == 3

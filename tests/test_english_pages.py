@@ -18,7 +18,6 @@ PENDING: set[str] = {
     "docs/algorithms/index.md",
     "docs/algorithms/ppo.md",
     "docs/atari.md",
-    "docs/clusterenv.md",
     "docs/clusters.md",
     "docs/command_line.md",
     "docs/curriculum.md",

@@ -146,10 +146,11 @@ def test_a_task_that_lacks_a_run_is_told_but_not_aggregated(scores, pages):
 def test_the_page_is_filled_in_between_its_markers(pages, tmp_path):
     page = tmp_path / "results_learning.md"
     page.write_text((ROOT / "docs/results_learning.md").read_text())
-    head = page.read_text().partition(pages.BEGIN)[0]
+    head, _, rest = page.read_text().partition(pages.BEGIN)
+    tail = rest.partition(pages.END)[2]
     for text in ("first", "second"):
         pages.fill_in(page, text)
-    assert page.read_text() == f"{head}{pages.BEGIN}\n\nsecond\n\n{pages.END}\n"
+    assert page.read_text() == f"{head}{pages.BEGIN}\n\nsecond\n\n{pages.END}{tail}"
     page.write_text("no markers")
     with pytest.raises(ValueError, match="lacks the lines"):
         pages.fill_in(page, "third")

@@ -53,7 +53,6 @@ PENDING: set[str] = {
     "docs/simulators_with_ports.md",
     "docs/slurm.md",
     "docs/ssa.md",
-    "docs/start.md",
     "docs/sweeps.md",
     "docs/tasks.md",
     "docs/your_environment.md",

@@ -15,7 +15,10 @@ from urllib.parse import unquote
 _LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 _NO_TEXT = ("code", "pre", "script", "style", "title", "h1", "h2", "nav")
 _URL = re.compile(r"url\(\s*['\"]?([^)'\"]+)")
-_RAW = re.compile(r"^(\||```|[-*] |\d\. |#{2,} ).*|.*\]\([\w./#-]+\)", re.MULTILINE)
+_RAW = re.compile(
+    r"^(\||```|[-*] |\d\. |#{2,} ).*|.*\]\([\w./#-]+\)|.*:(?:class|func|meth|mod|attr|data):.*",
+    re.MULTILINE,
+)
 
 
 class Page(HTMLParser):

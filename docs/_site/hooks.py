@@ -22,7 +22,7 @@ _CODE_OR_LINK = re.compile(
 _BLOCK = re.compile(r"^```math\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 _LONG = re.compile(r"(?<=<code>)[^<\s]{24,}(?=</code>)")
-_ROLE = re.compile(r":(?:class|func|meth|mod|attr):(<code>)")
+_ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):(<code>)(?:~(?:\w+\.)*)?")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
@@ -45,18 +45,17 @@ def named(link: re.Match[str], folder: Path) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Long names in tables may be broken where their parts end, so that no column is squeezed."""
+    """Shorten the cross-references of docstrings, and let long names in tables break.
+
+    ``:class:`~module.X``` becomes ``X``. The search index holds the same content.
+    """
+    html = _ROLE.sub(r"\1", html)
     return _CELL.sub(lambda cell: _LONG.sub(breakable, cell[0]), html)
 
 
 def breakable(code: re.Match[str]) -> str:
     """A name of code with places where a line may end."""
     return re.sub(r"(?<=[/_:.])(?=\w)", "<wbr>", code[0])
-
-
-def on_post_page(output: str, **_: Any) -> str:
-    """Docstrings' ``:class:`X``` is shown as X."""
-    return _ROLE.sub(r"\1", output)
 
 
 def equation(latex: str) -> str:

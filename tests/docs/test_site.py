@@ -201,6 +201,8 @@ def test_links_to_files_beside_the_pages_become_their_names_and_equations_are_dr
     cell = hooks.on_page_content(f"<td><code>{name}</code></td><p><code>{name}</code></p>")
     assert cell.startswith("<td><code>tests/<wbr>trainer/<wbr>test_<wbr>resume.<wbr>py::<wbr>test_")
     assert cell.endswith(f"<p><code>{name}</code></p>")
+    role = hooks.on_page_content("see :class:<code>~headrace.callbacks.Callback</code>")
+    assert role == "see <code>Callback</code>"
     for page in DOCS.rglob("*.md"):
         for latex in re.findall(r"^```math\n(.*?)^```", page.read_text(), re.DOTALL | re.M):
             assert "<path" in hooks.equation(latex)
@@ -218,10 +220,11 @@ def test_what_is_missing_in_a_built_site_is_told(tmp_path):
     (tmp_path / "c.html").write_text(
         '<a href="b.html#top"></a><a href="b.html#end"></a><script src="https://far/x.js">'
         '</script><a href="d.html"></a><p>\n- not a list [x](b.md)</p>'
+        "<p>a :class:<code>X</code></p>"
     )
     assert check.faults(tmp_path) == [
         "c.html loads https://far/x.js, which is no file of the site",
         "c.html links to b.html#end, which isn't there",
         "c.html links to d.html, which isn't there",
-        "c.html shows Markdown: - not a list [x](b.md)",
+        "c.html shows Markdown: - not a list [x](b.md)a :class:",
     ]

@@ -28,7 +28,6 @@ PENDING: set[str] = {
     "docs/extending.md",
     "docs/games.md",
     "docs/index.md",
-    "docs/inference.md",
     "docs/integrations/hub.md",
     "docs/integrations/index.md",
     "docs/integrations/optuna.md",

@@ -54,7 +54,6 @@ PENDING: set[str] = {
     "docs/ssa.md",
     "docs/sweeps.md",
     "docs/tasks.md",
-    "docs/your_environment.md",
     "docs/zoo.md",
 }
 MOST_WORDS = 2_500

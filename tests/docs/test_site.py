@@ -62,8 +62,16 @@ def test_what_is_said_of_environments_runs_from_top_to_bottom(tmp_path):
     code = [WITHOUT_PICTURES, *blocks("your_environment.md", "python")]
     (tmp_path / "script.py").write_text("\n".join(code))
     run(tmp_path, "script.py")
-    names = {"by-id", "by-function", "by-class", "wrapped", "masked", "meeting"}
+    names = {"by-id", "by-function", "by-class", "wrapped", "masked"}
     assert {path.parent.name for path in tmp_path.glob("runs/*/summary.json")} == names
+
+
+def test_the_command_with_image_wrappers_gives_settings_that_a_run_takes():
+    (command,) = blocks("your_environment.md", "bash")
+    config = config_of("appo", shlex.split(command)[3:])
+    assert [name.partition(":")[0] for name in config.wrappers] == [
+        "ResizeObservation", "GrayscaleObservation", "FrameStackObservation",
+    ]  # fmt: skip
 
 
 def short_scripts() -> list[str]:

@@ -26,7 +26,7 @@ _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):(<code>)(?:~(?:\w+\.)*)?
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Equations as drawings, which need no font; links to files outside of the site as names."""
+    """Draw equations, which then need no font, and show files outside of the site as names."""
     text = _BLOCK.sub(lambda found: equation(found[1]), markdown)
     folder = (DOCS / page.file.src_uri).parent
 

@@ -1,6 +1,6 @@
-"""Who works and who waits, by algorithm, as pictures: python docs/_site/timelines.py
+"""Draws timelines of actors and learner for each algorithm: python docs/_site/timelines.py
 
-Schematic: lengths are no measurements. What is drawn is what `docs/algorithms/*.md` says.
+The drawings are schematic: lengths are not measurements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COLOURS = {
     "target": "#5e35b1",
 }  # fmt: skip
 LEGEND = {
-    "play": "plays a rollout", "learn": "learns from new data", "again": "learns from it again",
+    "play": "collects a rollout", "learn": "trains on new data", "again": "trains on it again",
     "wait": "waits", "target": "target network",
 }  # fmt: skip
 
@@ -29,8 +29,15 @@ class Bar(NamedTuple):
     text: str = ""
 
 
+STYLE = (
+    "<style>.page { fill: #ffffff } .label { fill: #212121 } .inside { fill: #212121 } "
+    "@media (prefers-color-scheme: dark) "
+    "{ .page { fill: #1e2129 } .label { fill: #e6e6e6 } }</style>"
+)
+
+
 def repeated(period: float, bars: list[Bar], times: int) -> list[Bar]:
-    """The same bars several times, one period apart."""
+    """Repeat bars several times, one period apart."""
     return [
         bar._replace(start=bar.start + i * period, end=bar.end + i * period)
         for i in range(times)
@@ -39,13 +46,13 @@ def repeated(period: float, bars: list[Bar], times: int) -> list[Bar]:
 
 
 def passes(start: float, count: int, each: float) -> list[Bar]:
-    """Passes over one batch: the first is new, the others use it again."""
+    """Return passes over one batch: the first on new data, the others on the same data."""
     ends = [(start + i * each, start + (i + 1) * each) for i in range(count)]
     return [Bar(a, b, "again" if i else "learn") for i, (a, b) in enumerate(ends)]
 
 
 def synchronous(learns: list[Bar], period: float, times: int) -> dict[str, list[Bar]]:
-    """Actors that wait for the slowest of them, and then for the learner."""
+    """Return lanes of actors that wait for the slowest actor, and then for the learner."""
     slow = [Bar(0, 3, "play"), Bar(3, period, "wait")]
     quick = [Bar(0, 2.2, "play"), Bar(2.2, period, "wait")]
     return {
@@ -56,7 +63,7 @@ def synchronous(learns: list[Bar], period: float, times: int) -> dict[str, list[
 
 
 def asynchronous(learns: list[Bar]) -> dict[str, list[Bar]]:
-    """Actors that wait for nobody."""
+    """Return lanes of actors that never wait."""
     return {
         "actor 0": repeated(3, [Bar(0, 3, "play")], 4),
         "actor 1": repeated(2, [Bar(0, 2, "play")], 6),
@@ -84,12 +91,12 @@ TIMELINES = {
 
 
 def picture(lanes: dict[str, list[Bar]]) -> str:
-    """The lanes above each other, with a legend of what is in them, as SVG."""
+    """Return an SVG of the lanes, one above the other, with a legend."""
     kinds = [
         kind for kind in LEGEND if any(b.kind == kind for bars in lanes.values() for b in bars)
     ]
     height = 18 + LANE * len(lanes) + 40
-    parts = [f'<rect width="{WIDTH}" height="{height}" rx="6" fill="#ffffff"/>']
+    parts = [STYLE, f'<rect class="page" width="{WIDTH}" height="{height}" rx="6"/>']
     for row, (name, bars) in enumerate(lanes.items()):
         top = 14 + row * LANE
         parts.append(_text(LEFT - 10, top + BAR - 6, name, "end"))
@@ -100,7 +107,7 @@ def picture(lanes: dict[str, list[Bar]]) -> str:
                 f'fill="{COLOURS[bar.kind]}"/>'
             )
             if bar.text:
-                parts.append(_text(x + width / 2, top + BAR - 6, bar.text, "middle"))
+                parts.append(_text(x + width / 2, top + BAR - 6, bar.text, "middle", "inside"))
     x = 14.0
     for kind in kinds:
         top = height - 30
@@ -110,12 +117,12 @@ def picture(lanes: dict[str, list[Bar]]) -> str:
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'font-family="sans-serif" font-size="13" fill="#212121">\n{body}\n</svg>\n'
+        f'font-family="sans-serif" font-size="13">\n{body}\n</svg>\n'
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "label") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 import re
@@ -171,6 +172,28 @@ def test_the_defaults_on_an_algorithms_page_are_its_own(name):
     for setting, default in rows:
         shown = repr(getattr(ALGORITHMS[name](), setting)).replace("'", '"')
         assert default == shown, setting
+
+
+def test_the_settings_tables_have_every_setting_and_its_default():
+    tables = tool("settings_table")
+    markers = tables.MARKER.findall((DOCS / "reference/settings.md").read_text(encoding="utf-8"))
+    kinds = [hr.Config, hr.Network, hr.Hyperparameters, *ALGORITHMS.values()]
+    assert {name for _, name in markers} == {kind.__name__ for kind in kinds}
+    shown = {name: tables.settings_of(ROOT / file, name) for file, name in markers}
+    for kind in kinds:
+        rows = {one.name: one for one in shown[kind.__name__]}
+        fields = {
+            x.name: x.default for x in dataclasses.fields(kind) if x.name in kind.__annotations__
+        }
+        assert set(rows) == set(fields) - {"env_file"}
+        for name, row in rows.items():
+            assert row.text, name
+            if isinstance(fields[name], bool | str | None):
+                assert row.default.strip('"') == str(fields[name]), name
+            elif isinstance(fields[name], int | float):
+                assert float(row.default) == fields[name], name
+    page = tables.on_page_markdown("<!-- settings: headrace/algos/impact.py IMPACT -->")
+    assert "| <code>ratio</code> | <code>R1 &#124; R2 &#124; R3</code> |" in page
 
 
 def test_every_page_is_in_the_navigation_once():

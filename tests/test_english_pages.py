@@ -24,7 +24,6 @@ PENDING: set[str] = {
     "docs/integrations/optuna.md",
     "docs/integrations/tensorboard.md",
     "docs/kubernetes.md",
-    "docs/learners.md",
     "docs/lesson.md",
     "docs/migrating.md",
     "docs/networks.md",

@@ -60,8 +60,8 @@ def _number(value: float) -> str:
 
 
 def _each(values: Sequence[float]) -> str:
-    """The median, and every value in the order of seeds."""
-    return f"**{_number(statistics.median(values))}** ({'; '.join(map(_number, values))})"
+    """Return the median, and every value in the order of seeds."""
+    return f"**{_number(statistics.median(values))}** ({'/'.join(map(_number, values))})"
 
 
 def task_rows(suite: Suite, name: str) -> list[dict[str, str]]:
@@ -100,8 +100,8 @@ def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
             parts += ["Probability of improvement at equal seconds.", markdown(rows)]
     else:
         parts.append("No task has every seed of every program yet, so nothing is aggregated.")
-    parts.append(f"Per task: **median** (each seed). The threshold is a score of {SOLVED}; – : "
-                 "not reached.")  # fmt: skip
+    parts.append(f"Per task: **median** (seed 0/1/2…). The threshold is a score of {SOLVED}; "
+                 "–: not reached.")  # fmt: skip
     for name in suite.by_task:
         budget = next(iter(suite.by_task[name].values()))[0]["budget"]
         parts.append(f"### {name}\n\n{budget['seconds']:g} s or {budget['steps']:,} steps.")

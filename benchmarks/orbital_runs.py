@@ -30,7 +30,7 @@ class Args:
     """Training runs."""
     first_seed: int = 100
     """Of the first of them; those that follow are the others'. Settings were chosen on others than
-    100, 101 and 102, whose figures docs/orbital.md has."""
+    100, 101 and 102, whose results are in docs/results_learning.md."""
     total_steps: int | None = None
     """Of each training run; None: the recipe's."""
     exploit_steps: int = 4_000_000

@@ -88,9 +88,9 @@ def test_a_grid_of_known_numbers_is_reported_right(learning, tmp_path):
     assert found[:7] == pytest.approx([0.0, 0.1, 0.7, 0.1375, 0.325, 0.7, 1.0], abs=0.006)
     assert found[7:] == pytest.approx([0.0, 0.1, 0.25, 0.109, 0.156, 0.25, 1.0], abs=0.006)
     assert re.search(r"\| appo \| 0\.88 \(.*\| 0\.50 \(0\.50–0\.50\)", text)  # 14 of 16 pairs
-    assert "; ".join(f"{LOW + s * (HIGH - LOW):.1f}" for s in finals["sb3"]) in text
+    assert "/".join(f"{LOW + s * (HIGH - LOW):.1f}" for s in finals["sb3"]) in text
     assert "| seconds to 452.4 |" in text
-    assert "| **–** (9.0; –; –; –) |" in text  # APPO's 0.9 is the threshold
+    assert "| **–** (9.0/–/–/–) |" in text  # APPO's 0.9 is the threshold
     assert (tmp_path / "learning_suite.png").exists()
 
 

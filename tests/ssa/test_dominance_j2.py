@@ -118,7 +118,7 @@ def test_over_the_equator_no_average_is_needed():
 
 @pytest.mark.parametrize("degrees", INCLINATIONS)
 def test_at_a_games_distances_it_is_no_further_off_than_without(degrees):
-    """The figures of docs/orbital.md."""
+    """docs/orbital.md has these medians."""
     without, with_j2 = (sizes(off) for off in errors(degrees, REVOLUTION_S, 1.0, False))
     assert np.median(with_j2) < 1.1 * np.median(without)
     assert np.median(with_j2) < 90

@@ -27,7 +27,6 @@ PENDING: set[str] = {
     "docs/lesson.md",
     "docs/migrating.md",
     "docs/networks.md",
-    "docs/own_algorithm.md",
     "docs/pathologies.md",
     "docs/plan.md",
     "docs/populations.md",

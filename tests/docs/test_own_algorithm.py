@@ -10,10 +10,11 @@ from warm import headrace, run
 
 import headrace as hr
 
-PAGE = (Path(__file__).parents[2] / "docs/own_algorithm.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/own_algorithm.md").read_text(encoding="utf-8")
 SCRIPTS = {
-    re.match(r"# (\w+)\.py\n", text)[1]: text  # type: ignore[index]
-    for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    "reinforce": re.findall(r"```python\n# reinforce.py\n(.*?)```", PAGE, re.DOTALL)[0],
+    "vmpo": (ROOT / "examples/vmpo.py").read_text(encoding="utf-8"),
 }
 
 
@@ -23,7 +24,7 @@ def shorter(text: str) -> str:
 
 
 def test_the_page_on_custom_algorithms_runs(tmp_path):
-    assert list(SCRIPTS) == ["reinforce", "vmpo"]
+    assert PAGE.count("```python") == 1
     for name, text in SCRIPTS.items():
         (tmp_path / f"{name}.py").write_text(shorter(text))
         run(tmp_path, f"{name}.py")
@@ -36,7 +37,7 @@ def test_the_page_on_custom_algorithms_runs(tmp_path):
 def test_the_scripts_are_short():
     lines = {name: len(text.splitlines()) for name, text in SCRIPTS.items()}
     assert lines["reinforce"] <= 40
-    assert lines["vmpo"] <= 70
+    assert lines["vmpo"] <= 75
 
 
 @pytest.mark.slow

@@ -28,7 +28,6 @@ PENDING: set[str] = {
     "docs/migrating.md",
     "docs/networks.md",
     "docs/pathologies.md",
-    "docs/plan.md",
     "docs/populations.md",
     "docs/promises.md",
     "docs/report.md",

@@ -189,7 +189,7 @@ def measure(case: Case) -> dict[str, Any]:
     """One measurement in this process."""
     import headrace as hr
 
-    begin, lags, hosts = None, [], num_hosts(case["architecture"])
+    first_s, begin, lags, hosts = None, None, [], num_hosts(case["architecture"])
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         if hosts:
@@ -197,8 +197,8 @@ def measure(case: Case) -> dict[str, Any]:
         config = config_of(case, f"{folder}/run")
         trainer = hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
         for result in stack.enter_context(contextlib.closing(trainer)):
+            first_s = result.seconds if first_s is None else first_s
             if begin is None:
-                first_s = trainer.summary()["seconds_to_first_update"]
                 warm = result.seconds - first_s >= case["warm_up_s"]
                 begin = result if warm else None
                 continue

@@ -96,7 +96,7 @@ def measure(
         children.call(train, request, TIMEOUT_S)
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         lines = read_jsonl(run_dir / "metrics.jsonl")
-    curve = curve_of(lines, summary["seconds_to_first_update"])
+    curve = curve_of(lines, lines[0]["seconds"])  # the first line is of the first update
     path = curve_path(folder, run)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"run": asdict(run), "summary": summary, "curve": curve})

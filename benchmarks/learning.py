@@ -140,7 +140,9 @@ def run_headrace(case: Case, children: Children) -> dict[str, Any]:
         evaluation = children.call(learning_peers.evaluate_headrace, request, GRACE_S)
         settings = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
         name, lines = "charts/episodic_return", read_jsonl(run_dir / "metrics.jsonl")
-    curve = [(line["seconds"], line["env_steps"], line[name]) for line in lines if name in line]
+    start_s = summary["seconds_to_first_update"] - lines[0]["seconds"]
+    curve = [(start_s + line["seconds"], line["env_steps"], line[name])
+             for line in lines if name in line]  # fmt: skip
     known = {"env_steps": summary["env_steps"], "evaluation": evaluation, "settings": settings}
     return {"curve": curve, **known}
 

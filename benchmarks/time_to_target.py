@@ -160,7 +160,8 @@ def headrace_run(
     """What a run directory says."""
     final, name = summary["episodic_return"], "charts/episodic_return"
     reached = final is not None and final >= TARGET and not done.timed_out
-    curve = [(line["seconds"], line[name]) for line in lines if name in line]
+    start_s = summary["seconds_to_first_update"] - lines[0]["seconds"]
+    curve = [(start_s + line["seconds"], line[name]) for line in lines if name in line]
     seconds = summary["seconds_total"] if reached else math.inf
     return Run(algo, seed, seconds, done.wall_s, final, summary["env_steps"], curve)
 

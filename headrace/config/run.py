@@ -208,7 +208,7 @@ class Config:
     learner_timeout_s: Annotated[float, ranges.SECONDS] = 1800.0
     """Fail the run, or restart all learners, if others wait for a learner for this long."""
     log_interval_s: Annotated[float, ranges.SOME_SECONDS] = 1.0
-    """Seconds between results."""
+    """Seconds between results, which come more often in short runs and at the start."""
     log_iterations: bool | None = None
     """Write a line per update and learner; None: with 2 to 32 learners."""
 

@@ -24,7 +24,13 @@ from headrace.learner.chunks import ChunkedPolicy
 from headrace.learner.finite_checks import check_weights, is_finite, non_finite_error, not_finite
 from headrace.learner.gradient_allreduce import GradientAllReduce
 from headrace.learner.gradients import Gradients, add, joined
-from headrace.learner.metrics import as_numbers, check_names, mean_metrics, step_metrics
+from headrace.learner.metrics import (
+    as_numbers,
+    check_names,
+    mean_metrics,
+    of_trained_values,
+    step_metrics,
+)
 from headrace.learner.optimizer import Optimizer, flatten_parameters
 from headrace.learner.staleness import LagCounter
 from headrace.nn.normalizer import Normalizer
@@ -216,7 +222,7 @@ class Learner:
         self._descend(gradient, norm, learning_rate)
         metrics["grad_norm"] = self._last_norm = norm
         self.num_steps += 1
-        return metrics
+        return of_trained_values(metrics, values)
 
     def _divided(self, gradient: Tensor, count: int) -> float:
         """Divide a summed gradient by the number of steps, in place; returns the mean's norm."""

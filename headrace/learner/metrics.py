@@ -39,6 +39,16 @@ def step_metrics(sums: dict[str, float], count: int) -> dict[str, float]:
     return means if explained is None else means | {"explained_variance": explained}
 
 
+def of_trained_values(metrics: dict[str, float], sums: dict[str, float]) -> dict[str, float]:
+    """Leave out value loss and explained variance of a step that doesn't train the values.
+
+    Normalised values have no units before the end of the first update, and their loss is 0.
+    """
+    if sums["value_loss"] != 0.0 or sums["error_sq"] <= 0.0:
+        return metrics
+    return {k: v for k, v in metrics.items() if k not in ("value_loss", "explained_variance")}
+
+
 def mean_metrics(per_step: list[dict[str, float]]) -> dict[str, float]:
     """Average over steps of each metric that any of them has."""
     names = {name for metrics in per_step for name in metrics}

@@ -76,7 +76,7 @@ class RunLog:
     def result(self, result: Result) -> None:
         """Write a result, and the iterations before it."""
         scalars = result.scalars()
-        position = {"env_steps": result.env_steps, "seconds": round(result.seconds, 4)}
+        position = {"env_steps": result.env_steps, "seconds": round(result.seconds, 6)}
         self._note(self._metrics, position | scalars)
         for finding in self._findings(position | scalars):
             self._notify(f"doctor: {finding.line}")

@@ -81,7 +81,9 @@ class Result:
 
     env_steps: int = metric(None, Total("env_steps"))
     frames: int | None = metric("charts/frames")  # None: a step is one frame
-    seconds: float = metric()  # since the trainer was built
+    seconds: float = metric()
+    """Seconds of training up to the latest update, without start-up and without evaluations that
+    training waited for. A resumed run continues the count."""
     episode_return: float | None = metric("charts/episodic_return", Latest(lambda e: e.mean_return))
     episode_return_min: float | None = metric(None, Latest(lambda e: min(e.windows, default=None)))
     episode_return_max: float | None = metric(None, Latest(lambda e: max(e.windows, default=None)))

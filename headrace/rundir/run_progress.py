@@ -20,6 +20,10 @@ from headrace.rundir.metric_accumulators import SUMS, MetricAccumulator
 from headrace.rundir.per_task_metrics import by_policy
 from headrace.rundir.result import Result
 
+CURVE_POINTS = 60  # fewest results of a run that reaches total_steps, unless it has fewer updates
+_MEMORY_S = 1.0  # fewest seconds between two measurements of memory, which take a millisecond
+_SHARE_OF_RUN, _FASTEST = 1 / 40, 1 / 50  # of the seconds so far, and of the interval
+
 
 @dataclass
 class Progress:
@@ -97,9 +101,10 @@ class RunProgress:
         )
         self._later = MetricAccumulator()  # after the first update, like the speed
         self._first_update_s: float | None = None
-        self._first_steps = self._last_steps = 0
+        self._first_steps = self._last_steps = self.num_results = 0
         self._first_time = self._last_time = started
         self._mapping: PolicyMapping | None = None
+        self._measured_at, self._memory = -math.inf, (0, 0)
 
     def begin(self, episodes: Episodes) -> None:
         """Begin training after these episodes of all learners."""
@@ -108,9 +113,24 @@ class RunProgress:
         self._first_time = self._last_time = time.monotonic()
         self._first_steps = self._last_steps = self._progress.env_steps
 
-    def is_due(self, interval_s: float) -> bool:
-        """Return True if the last result is at least this long ago."""
-        return time.monotonic() - self._last_time >= interval_s
+    def is_due(self, interval_s: float, new_steps: int = 0) -> bool:
+        """Return True if a result is due after the current update.
+
+        Results come every ``interval_s`` seconds. Short runs have more of them: the first update
+        has one, every 60th of ``total_steps`` has one, and at first a result is due when the run
+        has become a fortieth longer. A long run has at most about 220 additional results.
+
+        Args:
+            new_steps: environment steps of the update, which aren't in the progress yet.
+        """
+        passed_s = time.monotonic() - self._last_time
+        parts = self._part(self._progress.env_steps + new_steps) - self._part(self._last_steps)
+        early_s = max(_SHARE_OF_RUN * self._progress.trained_s, _FASTEST * interval_s)
+        return self.num_results == 0 or passed_s >= min(interval_s, early_s) or parts > 0
+
+    def _part(self, env_steps: int) -> int:
+        """Return the part of the run in which a step is, from 0."""
+        return env_steps * CURVE_POINTS // self._config.total_steps
 
     def add(self, meter: MetricAccumulator) -> None:
         """Add an update's counts, over all learners."""
@@ -138,13 +158,17 @@ class RunProgress:
         """
         if self._in_turns:
             self._check_turns(episodes)
-        now, steps, self._episodes = time.monotonic(), self._progress.env_steps, episodes
+        progress, now, self._episodes = self._progress, time.monotonic(), episodes
+        steps = progress.env_steps
         sps = (steps - self._last_steps) / (now - self._last_time)
-        extra |= {"seconds": now - self._started, "sps": sps, "frames": self._frames}
-        extra |= {"memory_learner": resident_bytes(), "memory_free": free_bytes()}
+        extra |= {"seconds": progress.trained_s, "sps": sps, "frames": self._frames}
+        if now - self._measured_at >= _MEMORY_S:
+            self._measured_at, self._memory = now, (resident_bytes(), free_bytes())
+        extra |= dict(zip(("memory_learner", "memory_free"), self._memory, strict=True))
         extra["metrics"] = self._meter.of_losses() | extra.get("metrics", {})
         result = Result(**self._values(self._meter), **extra)
         self._last_time, self._last_steps, self._meter = now, steps, MetricAccumulator()
+        self.num_results += 1
         if self._total.dropped > self._total.num_rollouts:
             warnings.warn(
                 "most rollouts are dropped, because more updates overtook them than max_lag or "

@@ -265,7 +265,8 @@ class Trainer:
                 if finished or (agreed is not None and agreed.due):
                     with self._metrics_group.untimed():
                         source.kill_hung()
-                        result = self._report(log)
+                        is_new = agreed is not None or not self._tally.num_results
+                        result = self._report(log) if is_new else None
                         if result is not None:
                             yield result
                         finished = self._agree() or finished
@@ -378,7 +379,7 @@ class Trainer:
             self.episodes,
             own,
             stop=self._stopped,
-            due=self._tally.is_due(self.config.log_interval_s),
+            due=self._tally.is_due(self.config.log_interval_s, meter.env_steps * self.group.size),
             restarts=source.num_restarts,
             checksum=checksum(self.policy) if compare else None,
         )

@@ -127,6 +127,18 @@ def test_values_are_in_the_rewards_units_and_explain_the_returns(tiny, finish, t
     assert trainer.results[-1].value_loss < 1  # in units of the targets' deviation
 
 
+def test_the_first_update_has_no_value_loss_because_values_have_no_units_yet(
+    tiny, finish, tmp_path
+):
+    algo = hr.PPO(epochs=1, minibatches=1)
+    trainer = trained(tiny, finish, algo, 1.0, tmp_path / "run", total_steps=500)
+    first, second = trainer.results[:2]
+    assert (first.updates, first.value_loss, first.explained_variance) == (1, None, None)
+    assert first.policy_loss is not None
+    assert second.value_loss > 0
+    assert second.explained_variance is not None
+
+
 def test_the_advantage_of_a_lone_valid_step_is_0_and_those_of_a_batch_are_normal():
     batch = make_batch(columns=4)
     valid = batch.valid

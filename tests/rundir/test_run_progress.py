@@ -11,7 +11,7 @@ from headrace.rundir import run_progress
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.league_run import league_metrics
 from headrace.rundir.metric_accumulators import MetricAccumulator
-from headrace.rundir.run_progress import Progress, RunProgress
+from headrace.rundir.run_progress import CURVE_POINTS, Progress, RunProgress
 from headrace.transport.queue import Header
 
 ONE_MS = 1_000_000
@@ -79,3 +79,41 @@ def test_nothing_is_planned_where_actors_learn_or_before_anything_is_known():
     assert plan_of(hr.Config("CartPole-v1", hr.A3C(), **SETTINGS)) is None
     config = hr.Config("CartPole-v1", hr.PPO(), **SETTINGS)
     assert RunProgress(Progress(), config, 0, 0.0).summary()["plan"] is None
+
+
+def num_results(updates: int, update_s: float, total_steps: int = 10**9, **settings) -> int:
+    """Count the results of a run whose updates have 100 steps each and take this long."""
+    config = hr.Config("CartPole-v1", hr.APPO(), total_steps=total_steps, **settings)
+    progress = Progress()
+    with mock.patch.object(run_progress.time, "monotonic", return_value=0.0) as clock:
+        tally = RunProgress(progress, config, 0, 0.0)
+        tally.begin(Episodes())
+        progress.start()
+        for _ in range(updates):
+            clock.return_value += update_s
+            meter = MetricAccumulator()
+            meter.env_steps = 100
+            due = tally.is_due(config.log_interval_s, meter.env_steps)
+            progress.add(meter)
+            tally.add(meter)
+            progress.now()
+            if due:
+                others = {"learning_rate": 0.1, "eval_return": None, **league_metrics(None)}
+                tally.result(Episodes(), restarts=0, **others)
+        return tally.num_results
+
+
+def test_short_runs_have_enough_results_for_a_curve():
+    assert CURVE_POINTS <= num_results(updates=500, update_s=0.01) <= 150  # 5 s
+    assert num_results(updates=33, update_s=0.045) >= 30  # almost one per update
+    assert num_results(updates=20, update_s=0.001, total_steps=2_000) == 20
+    assert CURVE_POINTS <= num_results(200, 0.001, total_steps=20_000) <= 70
+    assert num_results(updates=10, update_s=3.0) == 10
+
+
+def test_long_runs_have_a_result_per_interval_and_a_bounded_number_more():
+    for update_s in (0.02, 0.1):
+        seconds = 1_000
+        assert seconds < num_results(round(seconds / update_s), update_s) < seconds + 220
+    assert num_results(updates=5_000, update_s=0.1, log_interval_s=1e9) == 1
+    assert num_results(updates=50, update_s=0.1, log_interval_s=0.0) == 50

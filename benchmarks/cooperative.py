@@ -4,7 +4,7 @@
     python benchmarks/cooperative.py --games spread --seeds 0 1 2 3 4
 
 A run that is there isn't done again, and one that was cut short goes on. Returns are in the units
-of the publications; docs/games.md says what theirs are of.
+of the publications; docs/results.md explains the conversion.
 """
 
 from __future__ import annotations

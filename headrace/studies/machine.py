@@ -60,11 +60,9 @@ def show(
 def markdown(rows: Sequence[Mapping[str, str]]) -> str:
     """Format a Markdown table, with a column per key of the first row."""
     names = list(rows[0])
-    head, *lines = [
-        f"| {' | '.join(line)} |"
-        for line in [names, *([r.get(n, "") for n in names] for r in rows)]
-    ]
-    return "\n".join([head, "|" + "---|" * len(names), *lines])
+    cells = [names, *([row.get(name, "") for name in names] for row in rows)]
+    head, *body = [f"| {' | '.join(line)} |" for line in cells]
+    return "\n".join([head, "|" + "---|" * len(names), *body])
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

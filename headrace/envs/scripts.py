@@ -106,10 +106,7 @@ def found(setting: str, name: str, file: str | None) -> Any:
         )
     if module == "__main__":
         if file is None:
-            raise ConfigError(
-                f"{setting}={name!r} was defined without a file, as in a notebook: move it "
-                f"into a module and give {setting}='module:{path}'"
-            )
+            return _in_notebook(setting, path)
         return _attribute(setting, name, path, file)
     if file is None:
         return name
@@ -120,6 +117,17 @@ def found(setting: str, name: str, file: str | None) -> Any:
     elif name not in gymnasium.registry and package_of(name) is None:
         _imported(file)  # which registers the id
     return name
+
+
+def _in_notebook(setting: str, path: str) -> Any:
+    """Return a class or function that was defined without a file, if it is defined here as well."""
+    defined = getattr(sys.modules["__main__"], path, None)
+    if callable(defined) and getattr(defined, "__module__", None) == "__main__":
+        return defined
+    raise ConfigError(
+        f"{setting}='__main__:{path}' was defined without a file, as in a notebook: define {path} "
+        f"here first, or move it into a module and give {setting}='module:{path}'"
+    )
 
 
 def from_file(setting: str, value: Any) -> Any:

@@ -119,7 +119,7 @@ def test_a_script_that_trains_when_it_is_imported_is_told(folder):
 @pytest.mark.parametrize(
     ("name", "file", "words"),
     [
-        ("__main__:Mine", None, "defined without a file.*env='module:Mine'"),
+        ("__main__:Mine", None, "without a file.*define Mine here first.*env='module:Mine'"),
         ("__main__:Gone", "script.py", "defines no Gone"),
         ("__main__:Mine", "moved.py", "moved.py doesn't exist"),
         ("__main__:A", "broken.py", "broken.py .* failed: SystemExit"),
@@ -132,6 +132,17 @@ def test_what_can_not_be_found_again_is_told_in_a_sentence(folder, name, file, w
     with pytest.raises(ConfigError, match=words) as error:
         scripts.found("env", name, file and str(folder / file))
     assert "\n" not in str(error.value)
+
+
+def test_what_a_notebook_defines_is_found_in_the_same_notebook(monkeypatch):
+    notebook = ModuleType("__main__")
+    exec("import os\nclass Mine: pass\ndef make(): pass\nnumber = 3", vars(notebook))
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    assert scripts.found("env", "__main__:Mine", None) is notebook.Mine
+    assert scripts.found("env", "__main__:make", None) is notebook.make
+    for name in ("Gone", "number", "os", "os.system"):
+        with pytest.raises(ConfigError, match=f"define {name} here first, or move it into"):
+            scripts.found("env", f"__main__:{name}", None)
 
 
 def test_a_module_beside_a_script_is_found_from_elsewhere(folder, monkeypatch):

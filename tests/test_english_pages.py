@@ -31,7 +31,6 @@ PENDING: set[str] = {
     "docs/schedules.md",
     "docs/security.md",
     "docs/simulators_with_ports.md",
-    "docs/ssa.md",
     "docs/sweeps.md",
     "docs/tasks.md",
     "docs/zoo.md",

@@ -92,7 +92,7 @@ _ATARI = _zoo(8, 128, 0.95, 0.99, batch_size=256, n_epochs=4, learning_rate=2.5e
 # ``high`` is what PPO's trained agent of rl-baselines3-zoo evaluates at (its benchmark.md, of
 # LunarLander-v2 and MuJoCo's -v3) but for BipedalWalker, where Gymnasium's page calls 300 solved;
 # TMaze: its optimum; Breakout: the first wall, 30 bricks; SSAConjunction: the greedy player of
-# docs/results.md. The zoo's settings are those of the same name but for the older version; MinAtar has
+# docs/ssa.md. The zoo's settings are those of the same name but for the older version; MinAtar has
 # those of Atari with a perceptron, and TMaze and SSAConjunction the library's defaults.
 TASKS = {
     task.name: task

@@ -32,7 +32,6 @@ PENDING: set[str] = {
     "docs/security.md",
     "docs/simulators_with_ports.md",
     "docs/sweeps.md",
-    "docs/tasks.md",
     "docs/zoo.md",
 }
 MOST_WORDS = 2_500

@@ -25,7 +25,6 @@ PENDING: set[str] = {
     "docs/networks.md",
     "docs/pathologies.md",
     "docs/populations.md",
-    "docs/promises.md",
     "docs/report.md",
     "docs/reproducibility.md",
     "docs/schedules.md",

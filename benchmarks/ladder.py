@@ -31,7 +31,7 @@ from headrace.rundir.files import read_jsonl
 from headrace.studies.children import Children
 from headrace.studies.machine import wide_console
 
-PAGE = "pathologies.md"
+PAGE = "results.md"
 TARGET = 200.0
 RUNGS: dict[str, dict[str, Any]] = {
     "the recipe": {},
@@ -65,7 +65,7 @@ class Args:
     """Only report what is there."""
     output: Path = Path("runs/ladder")
     docs: Path | None = None
-    """Folder whose pathologies.md gets the table between its markers."""
+    """Folder whose results.md gets the table between its markers."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "steps", "jobs"):
@@ -100,7 +100,7 @@ def rows(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
     """The table: medians, and every seed's value."""
 
     def each(values: list[float]) -> str:
-        return f"**{statistics.median(values):.0f}** ({', '.join(f'{x:.0f}' for x in values)})"
+        return f"**{statistics.median(values):.0f}** ({'/'.join(f'{x:.0f}' for x in values)})"
 
     found = []
     for rung in RUNGS:

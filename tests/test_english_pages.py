@@ -23,7 +23,6 @@ PENDING: set[str] = {
     "docs/lesson.md",
     "docs/migrating.md",
     "docs/networks.md",
-    "docs/pathologies.md",
     "docs/populations.md",
     "docs/report.md",
     "docs/reproducibility.md",

@@ -116,12 +116,18 @@ class Report:
         return f"{done:.0%}, {remaining} left"
 
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
-        """Print the closing screen."""
+        """Print the closing screen: results, speed, then the paths of files, never wrapped."""
         self._live.stop()
-        written = {"plot": run_dir / "curve.png", "report": run_dir / "report.html"}
-        there = {name: self._short(path) for name, path in written.items() if path.exists()}
-        table = closing_table(self._short(run_dir), summary, there)
-        self._console.print(Panel(table, expand=False))
+        self._console.print(Panel(closing_table(summary), expand=False))
+        for name, path in _files(run_dir).items():
+            self.say(f"{name:<12}{self._short(path)}")
+
+
+def _files(run_dir: Path) -> dict[str, Path]:
+    """Return the files of a finished run that a user opens next."""
+    written = {"plot": run_dir / "curve.png", "report": run_dir / "report.html"}
+    files = {"checkpoint": run_dir / "checkpoints" / "latest", "metrics": run_dir / "metrics.jsonl"}
+    return files | {name: path for name, path in written.items() if path.exists()}
 
 
 def main_line(result: Result) -> str:
@@ -146,18 +152,23 @@ def main_line(result: Result) -> str:
     return " · ".join(parts)
 
 
-def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Path]) -> Table:
-    """Build the table of returns, speed, times, lag, and paths of written files."""
+def closing_table(summary: dict[str, Any]) -> Table:
+    """Build the table of returns, then of speed, times and lag."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in (_result_rows(summary) | _speed_rows(summary)).items():
+        if value:  # otherwise unknown
+            table.add_row(Text(name, style="bold"), Text(str(value)))
+    return table
+
+
+def _result_rows(summary: dict[str, Any]) -> dict[str, Any]:
+    """Format the returns of a run, and what the doctor found."""
     played, missing = summary.get("evaluation"), summary.get("no_evaluation")
     human = played and played.get("human_normalized")
-    frames, capped = summary.get("frames"), ", each task capped" if summary.get("tasks") else ""
+    capped = ", each task capped" if summary.get("tasks") else ""
     mean, of_each = summary["episodic_return"], " of each task" if summary.get("tasks") else ""
     warned = [one["name"] for one in summary.get("warnings", ()) if "earlier" not in one]
-    first, plan = summary["seconds_to_first_update"], summary.get("plan")
-    busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
-    lost = summary.get("lost")
-    times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
-    rows = {
+    return {
         "evaluated return": f"{played['mean']:.1f} ± {played['std']:.1f} (standard deviation over "
         f"{played['episodes']} episodes, {_ACTIONS[played.get('deterministic', True)]})"
         if played
@@ -168,10 +179,23 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         **_of_parts(summary, played, "tasks"),
         **_of_parts(summary, played, "agents"),
         **{f"policy {k}": v for k, v in _of_parts(summary, played, "policies").items()},
-        "environment steps": f"{summary['env_steps']:,} in {summary['seconds_total']:.1f} s",
+        "doctor": warned and f"{', '.join(warned)}: see warnings.jsonl and the report",
+    }
+
+
+def _speed_rows(summary: dict[str, Any]) -> dict[str, Any]:
+    """Format steps, speed, and where the time went."""
+    first, plan, frames = (summary.get(x) for x in ("seconds_to_first_update", "plan", "frames"))
+    busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
+    lost = summary.get("lost")
+    times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
+    return {
+        "environment steps": f"{summary['env_steps']:,} in {summary['seconds_training']:.1f} s of "
+        "training",
         "frames": frames and f"{frames:,}, {summary['frames_per_step']} per step",
         "speed": f"{summary['sps']:,.0f} steps/s after the first update",
         "first update": first is not None and f"{first:.1f} s after the start",
+        "session": f"{summary['seconds_total']:.1f} s with start-up, until the end of training",
         "plan": plan and plan["line"],
         "learner's time": " · ".join(f"{word} {s:.1f} s" for word, s in times if s is not None),
         "busy": busy["actor"] is not None
@@ -183,16 +207,7 @@ def closing_table(run_dir: Path, summary: dict[str, Any], written: dict[str, Pat
         "dropped rollouts": str(summary["dropped"]),
         "lost rollouts": lost and f"{lost}, unfinished in actors that died",
         "weights pulled": f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
-        "checkpoint": run_dir / "checkpoints" / "latest",
-        "metrics": run_dir / "metrics.jsonl",
-        "doctor": warned and f"{', '.join(warned)}: see warnings.jsonl and the report",
-        **written,
     }
-    table = Table.grid(padding=(0, 2))
-    for name, value in rows.items():
-        if value:  # otherwise unknown
-            table.add_row(Text(name, style="bold"), Text(str(value)))
-    return table
 
 
 def _others(played: dict[str, Any]) -> dict[str, str]:

@@ -89,6 +89,36 @@ def test_the_closing_screen_and_tables_of_studies_show_names_as_they_are(
     assert file.getvalue().count(name) == 4
 
 
+def test_the_closing_screen_has_results_first_and_whole_paths_last(tiny, tmp_path):
+    run_dir = tmp_path / "a-long-name-of-a-folder" / ("of-a-run" * 10)
+    run_dir.mkdir(parents=True)
+    (run_dir / "report.html").touch()
+    console = Console(file=io.StringIO(), width=80)
+    Report(tiny(), console).end(run_dir, SUMMARY | {"warnings": [{"name": "kl-high"}]})
+    lines = console.file.getvalue().splitlines()
+    order = [
+        "training return",
+        "doctor",
+        "environment steps",
+        "speed",
+        "plan",
+        "checkpoint",
+        "report",
+    ]
+    there = [name for line in lines for name in order if line.lstrip("│ ").startswith(name)]
+    assert there == [name for name in order if name != "plan"]
+    assert lines[-1] == f"report      {run_dir / 'report.html'}"
+    assert f"checkpoint  {run_dir / 'checkpoints' / 'latest'}" in lines
+    assert not any("plot" in line for line in lines)  # it wasn't written
+
+
+def test_a_resumed_run_shows_the_seconds_of_all_its_training(tiny, tmp_path):
+    console = Console(file=io.StringIO(), width=80)
+    Report(tiny(), console).end(tmp_path, SUMMARY | {"env_steps": 150_920})
+    assert "150,920 in 31.2 s of training" in console.file.getvalue()
+    assert "6.6 s with start-up" in console.file.getvalue()
+
+
 SUMMARY = {
     "episodic_return": 1.0,
     "seconds_to_first_update": 0.1,
@@ -97,7 +127,8 @@ SUMMARY = {
     "sync": {"pulls": 1, "bytes": 1},
     "time": dict.fromkeys(("learn", "wait", "publish", "comm", "sync")),
     "env_steps": 1,
-    "seconds_total": 1.0,
+    "seconds_total": 6.6,
+    "seconds_training": 31.2,
     "sps": 1.0,
     "dropped": 0,
 }

@@ -97,7 +97,7 @@ def test_actions_of_an_evaluation_are_drawn_if_asked(paying, finish):
     trainer, _ = finish(paying(eval_deterministic=False, eval_env_kwargs={"length": 200}))
     summary = trainer.finish()
     assert len(set(summary["evaluation"]["returns"])) > 1
-    shown = closing_table(trainer.run_dir, summary, {}).columns[1]._cells
+    shown = closing_table(summary).columns[1]._cells
     assert any("sampled actions" in str(cell) for cell in shown)
 
 

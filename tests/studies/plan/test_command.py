@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -201,7 +200,7 @@ def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
     from headrace.rundir.terminal import closing_table
 
     summary = {
-        "episodic_return": None, "env_steps": 1, "seconds_total": 1.0, "sps": 1.0,
+        "episodic_return": None, "env_steps": 1, "seconds_total": 1.0, "seconds_training": 1.0, "sps": 1.0,
         "seconds_to_first_update": None, "utilisation": {"learner": 0.5, "actor": None},
         "time": {"wait": 0.0, "learn": 0.0, "publish": 0.0, "comm": None, "sync": None},
         "lag": {"mean": None, "max": None}, "dropped": 0,
@@ -209,7 +208,7 @@ def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
     }  # fmt: skip
 
     def names(values) -> list[str]:
-        table = closing_table(Path("run"), values, {})
+        table = closing_table(values)
         return [str(cell) for cell in table.columns[0].cells]
 
     assert not any("plan" in name for name in names(summary))

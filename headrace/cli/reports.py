@@ -32,7 +32,8 @@ def report(runs: list[Path], output: Path | None = None) -> None:
 
     Args:
         runs: run directories.
-        output: the file; report.html in the first run by default.
+        output: the file; by default report.html in a single run, and comparison.html next to
+            several.
     """
     from headrace.reporting.page import write
 

@@ -151,7 +151,8 @@ def plot(runs: list[Path], output: Path | None = None, metrics: tuple[str, ...] 
 
     Args:
         runs: run directories.
-        output: the PNG to write; curve.png in the first run by default.
+        output: the PNG to write; by default curve.png in a single run, and comparison.png next to
+            several.
         metrics: names in metrics.jsonl, such as env/is_success. Each one gets its own panel.
     """
     from headrace.cli.reports import interval_of

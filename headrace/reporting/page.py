@@ -19,10 +19,10 @@ from headrace.reporting.drawing import colour_of, drawn
 from headrace.reporting.facts import about, machines, settings_table, videos
 from headrace.reporting.panels import Interval, Panel, panels
 from headrace.rundir.atomic_files import checkpoint_errors, replace_text
-from headrace.rundir.curves import RunCurves, by_settings, read_run
+from headrace.rundir.curves import RunCurves, by_settings, output_of, read_run
 from headrace.rundir.machine_info import versions
 
-NAME = "report.html"
+NAME, COMPARISON = "report.html", "comparison.html"
 
 
 def write(
@@ -34,7 +34,8 @@ def write(
     Runs that differ only in their seed are one curve.
 
     Args:
-        output: path of the file; None: ``report.html`` in the first run.
+        output: path of the file; None: ``report.html`` in a single run, and ``comparison.html``
+            next to several.
         interval: interval of several runs' values; None: only their mean.
         notes: sentences at the top.
 
@@ -45,7 +46,7 @@ def write(
     if not run_dirs:
         raise ConfigError("report needs one or more run directories: headrace report runs/one")
     paths = list(dict.fromkeys(run_dirs))
-    file = output or paths[0] / NAME
+    file = output or output_of(paths, NAME, COMPARISON)
     text = page([read_run(path) for path in paths], file, interval, notes)
     with checkpoint_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +92,10 @@ def eval_envs(runs: Sequence[RunCurves]) -> list[str]:
 
 
 def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
-    """Group runs that differ only in their seed, by the settings that distinguish the groups."""
+    """Group runs that differ only in their seed, by the settings that distinguish the groups.
+
+    Runs with equal settings and equal seeds aren't a group: their directories tell them apart.
+    """
     groups: dict[str, list[RunCurves]] = {}
     for run in runs:
         key = json.dumps(run.settings, sort_keys=True) if run.settings else str(run.path)
@@ -99,10 +103,59 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     named: dict[str, list[RunCurves]] = {}
     for group in groups.values():
         label = _label(group[0].settings, [other[0].settings for other in groups.values()])
-        if not label or label in named:
-            label = f"{label}, {group[0].path.name}" if label else group[0].path.name
-        named[label if label not in named else str(group[0].path)] = group
+        for folder, part in _by_folder(group).items():
+            parts = [label if len(groups) > 1 or not folder else "", folder]
+            name = ", ".join(filter(None, parts))
+            if not name or name in named:
+                name = f"{name}, {part[0].path.name}" if name else part[0].path.name
+            named[name if name not in named else str(part[0].path)] = part
     return named
+
+
+def _by_folder(group: list[RunCurves]) -> dict[str, list[RunCurves]]:
+    """Split runs with equal settings so that no part has a seed twice, by directory names.
+
+    Runs of one parent directory stay together if that is enough. The name is empty for all of them.
+    """
+    if _has_own_seeds(group):
+        return {"": group}
+    parents: dict[Path, list[RunCurves]] = {}
+    for run in group:
+        parents.setdefault(run.path.resolve().parent, []).append(run)
+    if all(map(_has_own_seeds, parents.values())) and any(len(x) > 1 for x in parents.values()):
+        return dict(zip(distinct_names(list(parents)), parents.values(), strict=True))
+    return dict(zip(distinct_names([x.path for x in group]), ([x] for x in group), strict=True))
+
+
+def _has_own_seeds(group: Sequence[RunCurves]) -> bool:
+    return len({json.dumps(run.seed) for run in group}) == len(group)
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of different paths that tell them apart."""
+    parts = [path.resolve().parts for path in paths]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(one[-count:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def output_of(run_dirs: Sequence[Path], alone: str, several: str) -> Path:
+    """Return the path of a file about runs: in the only run, or next to several.
+
+    Args:
+        alone: name in the directory of the only run.
+        several: name in the runs' common parent directory; in the working directory if that is
+            inside the parent.
+    """
+    if len(run_dirs) == 1:
+        return run_dirs[0] / alone
+    parents = {path.resolve().parent for path in run_dirs}
+    if len(parents) == 1:
+        return run_dirs[0].parent / several
+    common, here = Path(os.path.commonpath(parents)), Path.cwd()
+    return Path(several) if here.is_relative_to(common) else common / several
 
 
 def _label(mine: dict[str, Any], all_settings: Sequence[dict[str, Any]]) -> str:

@@ -9,10 +9,18 @@ from typing import Any
 
 from headrace.errors import ConfigError, require_choice
 from headrace.extras import needs
-from headrace.rundir.curves import Curve, Interval, RunCurves, by_settings, on_grid, read_run
+from headrace.rundir.curves import (
+    Curve,
+    Interval,
+    RunCurves,
+    by_settings,
+    on_grid,
+    output_of,
+    read_run,
+)
 
 _RETURN, _EVALUATED = "return (last 100 episodes)", "return evaluated during training"
-_SECONDS = "seconds since the start"
+_SECONDS = "seconds of training\n(without start-up and evaluations)"
 
 
 def plot(
@@ -29,7 +37,8 @@ def plot(
 
     Args:
         run_dirs: run directories.
-        output: path of the PNG, which is returned; None: ``curve.png`` in the first run.
+        output: path of the PNG, which is returned; None: ``curve.png`` in a single run, and
+            ``comparison.png`` next to several.
         interval: interval of several runs' values; None: only their mean.
         metrics: names in ``metrics.jsonl``. Each gets a panel over environment steps.
 
@@ -41,7 +50,7 @@ def plot(
         raise ConfigError("plot needs one or more run directories: headrace plot runs/one runs/two")
     paths = list(dict.fromkeys(run_dirs))
     figure = draw([read_run(path) for path in paths], interval, metrics)
-    path = output or paths[0] / "curve.png"
+    path = output or output_of(paths, "curve.png", "comparison.png")
     try:
         figure.savefig(path, dpi=110)
     except (

@@ -104,7 +104,8 @@ def plot(runs: Runs, output: str | Path | None = None, metrics: str | Sequence[s
 
     Args:
         runs: a run directory or several.
-        output: the PNG; ``curve.png`` in the first run by default.
+        output: the PNG; by default ``curve.png`` in a single run, and ``comparison.png`` next to
+            several.
         metrics: names in ``metrics.jsonl``, such as ``env/is_success``. Each one gets a panel.
 
     Raises:
@@ -120,7 +121,8 @@ def report(runs: Runs, output: str | Path | None = None) -> Path:
 
     Args:
         runs: a run directory or several.
-        output: the file; ``report.html`` in the first run by default.
+        output: the file; by default ``report.html`` in a single run, and ``comparison.html`` next
+            to several.
 
     Raises:
         CheckpointError: a directory has no metrics.

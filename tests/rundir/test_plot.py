@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import headrace as hr
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
 from headrace.rundir import plot as plots
-from headrace.rundir.curves import read_run
+from headrace.rundir.curves import output_of, read_run
 from headrace.rundir.plot import draw, plot
 from headrace.studies import statistics
 
@@ -103,12 +104,43 @@ def test_several_settings_are_named_by_what_tells_them_apart(write):
     assert len(figure.axes[0].collections) == 1  # a single run has no band
 
 
-def test_one_seed_each_is_named_by_its_settings_and_repeats_are_runs(write):
+def test_one_seed_each_is_named_by_its_settings(write):
     slow, fast = (write(n, algo=hr.PPO(learning_rate=r)) for n, r in (("a", 1e-4), ("b", 1e-3)))
     assert labels(drawn(slow, fast)) == ["learning_rate=0.0001", "learning_rate=0.001"]
-    assert labels(drawn(slow, write("again", algo=hr.PPO(learning_rate=1e-4)))) == [
-        "ppo on CartPole-v1 (2 runs)"
+
+
+def test_runs_with_equal_settings_and_seeds_are_named_by_their_directories(write, tmp_path):
+    old, new = write("old", 1.0), write("new", 2.0)
+    assert labels(drawn(old, new)) == ["old", "new"]
+    fast = write("fast", algo=hr.PPO(learning_rate=1e-3))
+    assert labels(drawn(old, new, fast)) == [
+        f"learning_rate={hr.PPO().learning_rate}, old",
+        f"learning_rate={hr.PPO().learning_rate}, new",
+        "learning_rate=0.001",
     ]
+    for parent in ("before", "after"):
+        (tmp_path / parent).mkdir()
+    each = [write(f"{parent}/s{i}", seed=i) for parent in ("before", "after") for i in range(2)]
+    assert labels(drawn(*each)) == ["before (2 seeds)", "after (2 seeds)"]
+    assert labels(drawn(each[0], each[2])) == ["before/s0", "after/s0"]
+
+
+def test_files_about_several_runs_are_next_to_them_and_replace_none_of_theirs(
+    write, tmp_path, monkeypatch
+):
+    for parent in ("before", "after"):
+        (tmp_path / parent).mkdir()
+    a, b, c = write("a"), write("b", seed=1), write("before/c", seed=2)
+    d = write("after/d", seed=3)
+    assert plot([a]) == a / "curve.png"
+    before = (a / "curve.png").read_bytes()
+    assert plot([a, b]) == tmp_path / "comparison.png"
+    assert (a / "curve.png").read_bytes() == before
+    assert not (b / "curve.png").exists()
+    assert output_of([c, d], "x", "y") == tmp_path.resolve() / "y"
+    monkeypatch.chdir(tmp_path)
+    assert output_of([Path("before/c"), Path("after/d")], "x", "y") == Path("y")
+    assert output_of([Path("before/c")], "x", "y") == Path("before/c/x")
 
 
 def test_settings_that_an_older_version_did_not_write_mean_what_they_meant(write):

@@ -200,7 +200,8 @@ def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
     from headrace.rundir.terminal import closing_table
 
     summary = {
-        "episodic_return": None, "env_steps": 1, "seconds_total": 1.0, "seconds_training": 1.0, "sps": 1.0,
+        "episodic_return": None, "env_steps": 1, "seconds_total": 1.0, "sps": 1.0,
+        "seconds_training": 1.0,
         "seconds_to_first_update": None, "utilisation": {"learner": 0.5, "actor": None},
         "time": {"wait": 0.0, "learn": 0.0, "publish": 0.0, "comm": None, "sync": None},
         "lag": {"mean": None, "max": None}, "dropped": 0,

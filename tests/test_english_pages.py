@@ -27,7 +27,6 @@ PENDING: set[str] = {
     "docs/report.md",
     "docs/reproducibility.md",
     "docs/schedules.md",
-    "docs/security.md",
     "docs/simulators_with_ports.md",
     "docs/sweeps.md",
     "docs/zoo.md",

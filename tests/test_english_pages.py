@@ -22,7 +22,6 @@ PENDING: set[str] = {
     "docs/integrations/tensorboard.md",
     "docs/lesson.md",
     "docs/migrating.md",
-    "docs/networks.md",
     "docs/populations.md",
     "docs/report.md",
     "docs/reproducibility.md",

@@ -68,7 +68,7 @@ def test_the_page_on_networks_runs_from_top_to_bottom(tmp_path):
                 # The installed command, which doesn't look into the current folder by itself.
                 installed = Path(sys.executable).with_name("headrace")
                 commands.append([str(installed), *line.split()[1:]])
-    assert (len(script), len(commands)) == (8, 1)
+    assert (len(script), len(commands)) == (7, 1)
     (tmp_path / "script.py").write_text("\n".join(script))
     for command in (["script.py"], *commands):
         run(tmp_path, *command)

@@ -92,7 +92,8 @@ def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
         seeds = len(suite.by_task[suite.whole[0]][suite.algos[0]])
         over = f"{len(suite.whole)} tasks × {seeds} seeds: {', '.join(suite.whole)}"
         parts += [
-            "![Interquartile means against seconds and steps](learning_suite.png)",
+            "![Interquartile mean scores of all programs against seconds and against steps]"
+            "(learning_suite.png)",
             f"Interquartile mean of scores (95% interval), {over}.",
             markdown(summary),
         ]

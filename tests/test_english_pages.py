@@ -22,12 +22,10 @@ PENDING: set[str] = {
     "docs/integrations/tensorboard.md",
     "docs/lesson.md",
     "docs/migrating.md",
-    "docs/populations.md",
     "docs/report.md",
     "docs/reproducibility.md",
     "docs/schedules.md",
     "docs/simulators_with_ports.md",
-    "docs/sweeps.md",
     "docs/zoo.md",
 }
 MOST_WORDS = 2_500

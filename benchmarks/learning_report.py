@@ -1,4 +1,4 @@
-"""What learner.py reports: a page, with tables of aggregates and of each task, and a picture."""
+"""Reports the runs of learning.py: a page of tables, a CSV file of all seeds, and a plot."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import contextlib
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from learning_scores import PEERS, Suite, improvement, seconds_to
+from learning_scores import PEERS, Run, Suite, improvement, seconds_to
 from learning_tasks import SOLVED, TASKS
 from rich.console import Console
 
-from headrace.studies.machine import markdown, show
+from headrace.studies.machine import markdown, show, write_csv
 from headrace.studies.plotting import picture
 from headrace.studies.statistics import interquartile
 
@@ -21,7 +22,7 @@ FRACTIONS = [i / 20 for i in range(1, 21)]
 SHOWN = (0.25, 0.5, 1.0)
 COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "impact": "C3", "a2c": "C4"}
 GREYS = {"sb3": "0.2", "cleanrl": "0.55"}
-PAGE = "results_learning.md"
+PAGE, DATA = "results_learning.md", "learning_suite.csv"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -59,25 +60,49 @@ def _number(value: float) -> str:
     return "–" if not math.isfinite(value) else f"{value:,.{1 if abs(value) < 1000 else 0}f}"
 
 
-def _each(values: Sequence[float]) -> str:
-    """Return the median, and every value in the order of seeds."""
-    return f"**{_number(statistics.median(values))}** ({'/'.join(map(_number, values))})"
+def task_rows(
+    suite: Suite, value: Callable[[Run, float], float], unit: Callable[[str, Run], str]
+) -> list[dict[str, str]]:
+    """Return the median over seeds of a value of each run, by task and program.
 
-
-def task_rows(suite: Suite, name: str) -> list[dict[str, str]]:
-    """A task, by program: medians and every seed's value."""
-    rows, threshold = [], TASKS[name].threshold
-    for algo in suite.algos:
-        if runs := suite.by_task[name].get(algo):
-            rows.append({
-                "": PEERS.get(algo, algo),
-                "training return": _each([run["training_return"] for run in runs]),
-                "evaluated": _each([run["evaluation"]["mean"] for run in runs]),
-                f"seconds to {_number(threshold)}": _each(
-                    [seconds_to(run, threshold) for run in runs]),
-                "steps": _number(statistics.median(run["env_steps"] for run in runs)),
-            })  # fmt: skip
+    Args:
+        value: value of a run, given the threshold of its task.
+        unit: text after the name of a task, given one of its runs.
+    """
+    rows = []
+    for task, by_algo in suite.by_task.items():
+        row = {"": f"{task}, {unit(task, next(iter(by_algo.values()))[0])}"}
+        for algo in suite.algos:
+            values = [value(run, TASKS[task].threshold) for run in by_algo.get(algo, [])]
+            row[PEERS.get(algo, algo)] = _number(statistics.median(values)) if values else ""
+        rows.append(row)
     return rows
+
+
+def seed_rows(suite: Suite) -> list[dict[str, Any]]:
+    """Return a row per task, program and seed, for a CSV file."""
+    return [
+        {
+            "task": task,
+            "budget_seconds": run["budget"]["seconds"],
+            "budget_steps": run["budget"]["steps"],
+            "threshold": TASKS[task].threshold,
+            "program": PEERS.get(algo, algo),
+            "seed": run["seed"],
+            "training_return": _plain(run["training_return"]),
+            "evaluated": _plain(run["evaluation"]["mean"]),
+            "seconds_to_threshold": _plain(seconds_to(run, TASKS[task].threshold)),
+            "median_env_steps": round(statistics.median(r["env_steps"] for r in runs)),
+        }
+        for task, by_algo in suite.by_task.items()
+        for algo, runs in by_algo.items()
+        for run in runs
+    ]
+
+
+def _plain(value: float) -> str:
+    """Format a number for a CSV file; empty if it isn't finite."""
+    return _number(value).replace(",", "") if math.isfinite(value) else ""
 
 
 def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
@@ -101,12 +126,18 @@ def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
             parts += ["Probability of improvement at equal seconds.", markdown(rows)]
     else:
         parts.append("No task has every seed of every program yet, so nothing is aggregated.")
-    parts.append(f"Per task: **median** (seed 0/1/2…). The threshold is a score of {SOLVED}; "
-                 "–: not reached.")  # fmt: skip
-    for name in suite.by_task:
-        budget = next(iter(suite.by_task[name].values()))[0]["budget"]
-        parts.append(f"### {name}\n\n{budget['seconds']:g} s or {budget['steps']:,} steps.")
-        parts.append(markdown(task_rows(suite, name)))
+    parts.append(f"Medians of the seeds; [every seed]({DATA}) has training returns and steps, too.")
+    parts.append("Evaluated return, by task and seconds of its budget:")
+    evaluated = task_rows(
+        suite,
+        lambda run, threshold: run["evaluation"]["mean"],
+        lambda task, run: f"{run['budget']['seconds']:g} s",
+    )
+    parts.append(markdown(evaluated))
+    parts.append(f"Seconds until the training return reaches a score of {SOLVED} (–: not reached), "
+                 "by task and this return:")  # fmt: skip
+    reached = task_rows(suite, seconds_to, lambda task, run: _number(TASKS[task].threshold))
+    parts.append(markdown(reached))
     return "\n\n".join(parts)
 
 
@@ -158,6 +189,8 @@ def report(files: Sequence[Path], output: Path, docs: Path | None, console: Cons
     text = page(suite, summary)
     (output / "report.md").write_text(text + "\n", encoding="utf-8")
     folders = [output] if docs is None else [output, docs]
+    for folder in folders:
+        write_csv(folder / DATA, seed_rows(suite))
     if suite.whole:
         for folder in folders:
             draw(suite, folder / "learning_suite.png")

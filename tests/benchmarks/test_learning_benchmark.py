@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 import math
@@ -88,9 +89,14 @@ def test_a_grid_of_known_numbers_is_reported_right(learning, tmp_path):
     assert found[:7] == pytest.approx([0.0, 0.1, 0.7, 0.1375, 0.325, 0.7, 1.0], abs=0.006)
     assert found[7:] == pytest.approx([0.0, 0.1, 0.25, 0.109, 0.156, 0.25, 1.0], abs=0.006)
     assert re.search(r"\| appo \| 0\.88 \(.*\| 0\.50 \(0\.50–0\.50\)", text)  # 14 of 16 pairs
-    assert "/".join(f"{LOW + s * (HIGH - LOW):.1f}" for s in finals["sb3"]) in text
-    assert "| seconds to 452.4 |" in text
-    assert "| **–** (9.0/–/–/–) |" in text  # APPO's 0.9 is the threshold
+    assert "| CartPole-v1, 10 s | 500.0 | 500.0 |" in text
+    assert "| CartPole-v1, 452.4 | – | – |" in text
+    with (tmp_path / "learning_suite.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    returns = [row["training_return"] for row in rows if row["program"] == "Stable-Baselines3 PPO"]
+    assert returns == [f"{LOW + s * (HIGH - LOW):.1f}" for s in finals["sb3"]]
+    reached = [row["seconds_to_threshold"] for row in rows if row["program"] == "appo"]
+    assert reached == ["9.0", "", "", ""]  # 0.9 is the threshold
     assert (tmp_path / "learning_suite.png").exists()
 
 
@@ -139,7 +145,7 @@ def test_a_task_that_lacks_a_run_is_told_but_not_aggregated(scores, pages):
     expected = [(r["task"], r["algo"], r["seed"]) for r in runs]
     suite = scores.Suite(runs[:-1], expected)
     assert suite.whole == [TASK]
-    assert "### Acrobot-v1" in pages.page(suite, pages.summary_rows(suite))
+    assert "| Acrobot-v1, 10 s |" in pages.page(suite, pages.summary_rows(suite))
     assert "nothing is aggregated" in pages.page(scores.Suite(runs[:1], expected), [])
 
 

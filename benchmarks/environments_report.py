@@ -36,16 +36,15 @@ def _row(sizes: list[Any]) -> str:
     return f"[{sizes[0]}] * {len(sizes)}" if same else str(sizes)
 
 
-def cell(said: Said | None) -> str:
-    if said is None:
-        return "–"
+def cell(said: Said) -> str:
+    """A step's result in words: its output, its error message, or how it failed."""
     if said["ok"]:
         return said.get("said") or "yes"
     return f"**failed**: {said['failed']}" if "failed" in said else str(said["said"])
 
 
 def table(results: Mapping[str, Said], steps: Sequence[str]) -> str:
-    """The results in Markdown; what was said instead of *yes* stands in notes below."""
+    """The results in Markdown; notes below the table explain steps that don't work."""
     rows, notes = [], list[str]()
     for case in CASES:
         record = results.get(case.env_id)
@@ -53,14 +52,13 @@ def table(results: Mapping[str, Said], steps: Sequence[str]) -> str:
             continue
         row = {"package": f"{case.package} {record['version']}", "environment": f"`{case.env_id}`"}
         row["flags"] = f"`{case.flags}`" if case.flags else ""
-        row["observation"] = record.get("observation_space", "")
-        row["action"] = record.get("action_space", "")
-        for name in steps:
-            said = record["steps"].get(name)
-            row[name] = cell(said)
-            if said and not said["ok"]:
-                notes.append(f"{case.env_id}, {name}: {cell(said)}")
-                row[name] = f"[{len(notes)}]"
+        tried = {name: record["steps"][name] for name in steps if name in record["steps"]}
+        works = [name for name in tried if tried[name]["ok"]]
+        row["works"] = "all" if works == list(steps) else ", ".join(works)
+        for name in (name for name in tried if name not in works):
+            # Details in parentheses would make the notes long.
+            notes.append(f"`{case.env_id}`, {name}: {cell(tried[name]).partition(' (')[0]}")
+            row["works"] += f" [{len(notes)}]"
         rows.append({key: value.replace("|", "\\|") for key, value in row.items()})
     listed = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
     return markdown(rows) + (f"\n\n{listed}" if notes else "")

@@ -14,7 +14,6 @@ PENDING: set[str] = {
     "docs/command_line.md",
     "docs/curriculum.md",
     "docs/custom_metrics.md",
-    "docs/environments.md",
     "docs/evaluation_sets.md",
     "docs/integrations/hub.md",
     "docs/integrations/index.md",

@@ -70,7 +70,7 @@ def test_failures_are_numbered_notes_below_the_table(environments, tmp_path):
     steps = {
         "train": {"ok": True, "said": ""},
         "evaluate": {"ok": True, "said": "-21"},
-        "video": {"ok": False, "said": "there is no video of it"},
+        "video": {"ok": False, "said": "there is no video of it (a detail)"},
         "resume": {"ok": False, "failed": "code 1: KeyError"},
     }
     record = {"package": case.package, "version": "1.0", "steps": steps}
@@ -80,9 +80,11 @@ def test_failures_are_numbered_notes_below_the_table(environments, tmp_path):
     assert page.startswith("Before\n")
     assert page.endswith("\nAfter\n")
     assert "old" not in page.partition(report.BEGIN)[2].partition("|")[0]
-    assert "| yes | -21 | [1] | [2] | – |" in page
-    assert f"1. {case.env_id}, video: there is no video of it" in page
-    assert f"2. {case.env_id}, resume: **failed**: code 1: KeyError" in page
+    assert "| train, evaluate [1] [2] |" in page
+    assert f"1. `{case.env_id}`, video: there is no video of it\n" in page
+    assert f"2. `{case.env_id}`, resume: **failed**: code 1: KeyError" in page
+    record["steps"] = {step: {"ok": True} for step in environments.STEPS}
+    assert "| all |" in report.table({case.env_id: record}, list(environments.STEPS))
 
 
 def test_every_case_is_a_command_line_with_a_package(environments):

@@ -24,7 +24,6 @@ PENDING: set[str] = {
     "docs/report.md",
     "docs/reproducibility.md",
     "docs/schedules.md",
-    "docs/simulators_with_ports.md",
     "docs/zoo.md",
 }
 MOST_WORDS = 2_500

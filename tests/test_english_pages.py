@@ -21,7 +21,6 @@ PENDING: set[str] = {
     "docs/integrations/tensorboard.md",
     "docs/lesson.md",
     "docs/migrating.md",
-    "docs/reproducibility.md",
     "docs/schedules.md",
     "docs/zoo.md",
 }

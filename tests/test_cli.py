@@ -42,7 +42,7 @@ def status_of(arguments):
 
 def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
     arguments = ("--run-dir", str(run_dir), "--total-steps", "640", *SERIAL)
-    assert main(["train", "ppo", "--epochs", "2", *arguments]) == 0
+    assert main(["train", "ppo", "--env-id", "CartPole-v1", "--epochs", "2", *arguments]) == 0
     shown = capsys.readouterr().out
     assert "ppo on CartPole-v1" in shown
     assert "checkpoint" in shown
@@ -181,19 +181,36 @@ def test_a_setting_is_named_also_with_the_value_that_it_has(arguments, expected)
     assert named("test", arguments, hr.Config(algo=hr.PPO())) == expected
 
 
-def test_what_is_wrong_with_a_flag_is_told_once_and_what_it_is_for(capsys):
+def test_errors_in_flags_name_the_nearest_flag_or_its_algorithms():
     with pytest.raises(ConfigError, match="--num-actors x must be a whole number such as"):
         named("test", ["--gamma", "1", "--num-actors", "x"], hr.Config(algo=hr.PPO()))
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(ConfigError, match=r"--num-actor is not a flag of test\. Did you mean '--num-a"):
         named("test", ["--gamma", "1", "--num-actor", "2"], hr.Config(algo=hr.PPO()))
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count("Unrecognized options: --num-actor") == 1
-    assert "Number of actors, each a separate process" in told
+    with pytest.raises(ConfigError, match="--max-lag is not a flag of test. It is a setting of a3c, a"):
+        named("test", ["--max-lag=2"], hr.Config(algo=hr.PPO()))
+
+
+def test_a_run_needs_an_environment(capsys):
+    assert main(["train", "ppo", "--total-steps", "64"]) == 2
+    text = "headrace train ppo needs an environment: --env-id CartPole-v1, or a recipe"
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["-v", "-V", "--version"])
+def test_the_version_has_short_forms(flag, capsys):
+    assert main([flag]) == 0
+    assert capsys.readouterr().out == f"headrace {hr.__version__}\n"
+
+
+def test_help_all_without_an_algorithm_lists_the_choices(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help-all"])
+    assert "{train,resume," in capsys.readouterr().out
 
 
 def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_path, gone):
     arguments = ("--run-dir", "run", "--total-steps", "1000000000", "--num-actors", "2", *SIZES)
-    script = start("-m", "headrace", "train", "appo", *arguments)
+    script = start("-m", "headrace", "train", "appo", "--env-id", "CartPole-v1", *arguments)
     script.wait_for("steps/s")
     family = script.family()
     assert len(family) >= 4  # itself, the fork server, two actors

@@ -19,6 +19,8 @@ TRAIN = (
     "headrace",
     "train",
     "ppo",
+    "--env-id",
+    "CartPole-v1",
     *SIZES,
     "--total-steps",
     "1000000000",

@@ -14,8 +14,8 @@ import pytest
 from headrace.processes.output import GuardedStream, ends_with_its_reader, flush_output
 
 TRAIN = (
-    "train a2c --total-steps 128 --num-actors 1 --envs-per-actor 4 --fragment-length 8 "
-    "--eval-episodes 2 --run-dir"
+    "train a2c --env-id CartPole-v1 --total-steps 128 --num-actors 1 --envs-per-actor 4 "
+    "--fragment-length 8 --eval-episodes 2 --run-dir"
 )
 
 

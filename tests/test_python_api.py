@@ -133,7 +133,7 @@ def test_a_directory_that_exists_is_answered_in_the_words_of_the_caller(trained,
     run_dir = trained[1]
     with pytest.raises(CheckpointError, match=r"with resume=True, .* with overwrite=True"):
         hr.train("CartPole-v1", "ppo", run_dir=run_dir, **TINY)
-    assert main(["train", "ppo", "--run-dir", str(run_dir)]) == 2
+    assert main(["train", "ppo", "--env-id", "CartPole-v1", "--run-dir", str(run_dir)]) == 2
     said = capsys.readouterr().err
     assert "continue it with --resume, replace it with --overwrite" in said
 

@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         SystemExit: help was shown (0), or tyro told what is wrong with an argument (2).
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if arguments == ["--version"]:
+    if arguments in (["--version"], ["-V"], ["-v"]):
         print(f"headrace {headrace.__version__}")
         return 0
     try:

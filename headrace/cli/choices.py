@@ -35,14 +35,14 @@ def chosen(
         raise ConfigError(f"{asks} needs {what}: {names} ({prog} --help says more)")
     if not first.startswith("-"):
         raise ConfigError(_unknown(first, asks, what, choices))
-    if not _HELP & set(argv):
+    if not {*_HELP, "--help-all"} & set(argv):
         default = _EXAMPLE if _EXAMPLE in choices else next(iter(choices))
         name = next((word for word in argv if word in choices), default)
         rest = [word for word in argv if word not in (name, "--algo", "--algorithm")]
-        alike = [flag for flag in _ALONE if flag[:3] == first[:3]]
+        similar = [flag for flag in _ALONE if flag[:3] == first[:3]]
         raise ConfigError(
             f"{asks} needs {what} before its flags: {names}. For example: "
-            f"{shlex.join([*prog.split(), name, *rest])}.{nearest(first, alike)}"
+            f"{shlex.join([*prog.split(), name, *rest])}.{nearest(first, similar)}"
         )
     import tyro
 

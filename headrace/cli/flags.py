@@ -8,13 +8,15 @@ import functools
 import inspect
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import tyro
 
 from headrace.config import Config
+from headrace.errors import ConfigError, nearest
+from headrace.validation import owners
 from headrace.validation.fields import float_fields
 from headrace.validation.flag_rewrites import flags_of, names_of, rewritten
 from headrace.validation.type_checks import ScheduleBase
@@ -77,12 +79,14 @@ def named(
         description: comes first in ``--help``.
 
     Raises:
+        ConfigError: a flag is unknown.
         SystemExit: help was shown (0), or tyro told what is wrong with an argument (2).
     """
     every = grouped(default, without, recipes, documented=False)
     known = {n: (f.field, f.hint) for flags in every.values() for f in flags for n in f.names}
     argv, scheduled = rewritten(argv, known, float_fields(type(default.algo)))
     given = {a.split("=")[0].replace("_", "-") for a in argv if a.startswith("--")}
+    _check_known(given - {"--help"}, known, prog)
     groups = {name: [f for f in flags if f.names & given] for name, flags in every.items()}
     how: dict[str, Any] = {"prog": prog, "description": description, "args": argv}
     try:  # all flags would take tyro more than a tenth of a second
@@ -98,6 +102,15 @@ def named(
         if flag.names & given
     }
     return named | scheduled
+
+
+def _check_known(given: set[str], known: Collection[str], prog: str) -> None:
+    """Raise ConfigError for a flag that doesn't exist, with its algorithms or the nearest flag."""
+    for flag in sorted(given - set(known)):
+        having = owners.algorithms_with(flag[2:].replace("-", "_"))
+        close = [name for name in known if name.startswith("--no-") == flag.startswith("--no-")]
+        hint = f" It is a setting of {', '.join(having)}." if having else nearest(flag, close, 1)
+        raise ConfigError(f"{flag} is not a flag of {prog}.{hint}")
 
 
 def _found(default: Config, groups: dict[str, list[Flag]], positional: str, **how: Any) -> Any:

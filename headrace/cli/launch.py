@@ -106,10 +106,11 @@ def _cluster(rest: list[str], on_cluster: bool, resumes: bool) -> list[str]:
 
 def _check(algorithm: str, argv: list[str]) -> bool:
     """Raise ConfigError for invalid settings; return whether actors may start later."""
-    from headrace.cli.training import config_of
+    from headrace.cli.training import check_env_given, config_of
 
     known = [word.replace("{address}", "auto") for word in argv]
     config = config_of(algorithm, take_flag(known, "--device")[1])  # only the nodes may have it
+    check_env_given(algorithm, argv)
     return config.min_actors is not None and config.num_actors != "auto"
 
 

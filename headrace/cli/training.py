@@ -22,6 +22,7 @@ _TRAIN = (
 _RESUME = (
     "Continue a run. Flags change its settings; all others stay unchanged. --quiet prints nothing."
 )
+_NAMES_ENV = {"--env-id", "--env", "--tasks", "--recipe", "--resume"}
 _QUIET = "--quiet"  # print nothing
 _TRUST = "--trust"  # import the code that the run names, though this user hasn't named it here
 _OF_ANY = (
@@ -31,11 +32,27 @@ _OF_ANY = (
 
 
 def train(algorithm: str, argv: list[str]) -> None:
-    """Run ``headrace train ALGORITHM [flags]``; raises the errors of :func:`config_of`."""
+    """Run ``headrace train ALGORITHM [flags]``.
+
+    Raises:
+        ConfigError: no environment is given, or as :func:`config_of`.
+        CheckpointError: as :func:`config_of`.
+    """
     config, quiet = config_of(algorithm, _loud(argv)), _QUIET in argv
+    check_env_given(algorithm, argv)
     if config.resume:
         import_from_here_if_named(config.to_json())
     run(config, started=process_started(), quiet=quiet)
+
+
+def check_env_given(algorithm: str, argv: list[str]) -> None:
+    """Raise ConfigError unless a flag names the environment, the recipe or the run to resume."""
+    if _NAMES_ENV & {word.partition("=")[0].replace("_", "-") for word in argv}:
+        return
+    tuned = ", or a recipe, which has one: --recipe cartpole" if recipes_of(algorithm) else ""
+    raise ConfigError(
+        f"headrace train {algorithm} needs an environment: --env-id CartPole-v1{tuned}"
+    )
 
 
 def _loud(argv: list[str]) -> list[str]:

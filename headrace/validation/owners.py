@@ -64,6 +64,11 @@ def hint(name: str, algorithm: Any = None) -> str:
     return ""
 
 
+def algorithms_with(name: str) -> list[str]:
+    """Return the names of the algorithms that have a setting."""
+    return [key for key, kind in _resolved(_ALGORITHMS).items() if name in _fields(kind)]
+
+
 def _resolved(path: str) -> Any:
     return pkgutil.resolve_name(path)
 

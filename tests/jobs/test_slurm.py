@@ -170,7 +170,8 @@ def test_what_the_cluster_does_not_have_is_refused_before_a_job_waits(slurm, lau
 def test_a_run_directory_that_a_node_does_not_see_is_told(slurm, launch):
     asked = ["--nodes", "2", "--option", "nodelist=node[3-4]", "--start-timeout-s", "120"]
     run_dir = str(slurm.folder / "unshared/run")
-    running = launch("slurm", *asked, "--", "train", "appo", "--run-dir", run_dir)
+    train = ["train", "appo", "--env-id", "CartPole-v1", "--run-dir", run_dir]
+    running = launch("slurm", *asked, "--", *train)
     assert running.wait() == 1
     assert f"node4 doesn't see the folder {slurm.folder}/unshared of node3" in running.output
     assert "choose --run-dir on a file system that all nodes share" in running.output

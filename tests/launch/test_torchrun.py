@@ -30,7 +30,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do
 
 TORCHRUN = ("-m", "torch.distributed.run")
 STATIC = ("--rdzv-backend", "static")
-TRAIN = ("-m", "headrace", "train", "ppo")
+TRAIN = ("-m", "headrace", "train", "ppo", "--env-id", "CartPole-v1")
 SMALL = (
     *("--envs-per-actor", "16", "--fragment-length", "16", "--transport", "serial"),
     *("--eval-episodes", "0", "--run-dir", "run", "--log-interval-s", "0"),

@@ -13,7 +13,15 @@ from headrace.algos.common import Hyperparameters
 from headrace.callbacks import CallbackList
 from headrace.config import Config, unknown_setting
 from headrace.config.algorithms import instance, is_called, short_name
-from headrace.errors import CheckpointError, ConfigError, WorkerFailed, require, setting, shown
+from headrace.errors import (
+    CheckpointError,
+    ConfigError,
+    WorkerFailed,
+    require,
+    resume_command,
+    setting,
+    shown,
+)
 from headrace.launch.group import LearnerGroup
 from headrace.launch.torchrun import join_torchrun, torchrun_rendezvous
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
@@ -24,6 +32,7 @@ from headrace.recipes import for_tasks
 from headrace.rundir import checkpoint, resolve_imports
 from headrace.rundir.config_file import check_resumed, from_json, replaced
 from headrace.rundir.config_keywords import Settings
+from headrace.rundir.finished import nothing_left
 from headrace.rundir.terminal import Report
 from headrace.trainer.auto_sizes import few_steps
 from headrace.trainer.trainer import Trainer
@@ -43,6 +52,9 @@ def train(
     **settings: Unpack[Settings],
 ) -> AnyPolicy:
     """Train on an environment and return the policy; results are in its run directory.
+
+    The first Ctrl-C stops training, saves a checkpoint and returns the policy; a second one raises
+    KeyboardInterrupt.
 
     Args:
         env: Gymnasium id, Env class or callable; or a complete :class:`Config`. Leave it out with
@@ -221,7 +233,13 @@ def run(
     report = Report(config, quiet=quiet or not leads)
     calls = CallbackList(callbacks if leads else (), report.say)
     if leads and config.resume and config.run_dir is not None:
-        report.say(check_resumed(_saved_config(config.run_dir, config.algo), config))
+        saved = _saved_config(config.run_dir, config.algo)
+        report.say(check_resumed(saved, config))
+        is_same = dataclasses.replace(config, total_steps=saved.total_steps) == saved
+        if is_same and group is None and (line := nothing_left(config)):
+            report.say(line)
+            network = config.network if config.network.torso is not None else None
+            return checkpoint.load_policy(checkpoint.find(config.run_dir), network, trusted=True)
     with _explain_lost_cluster(config), report, _trainer(config, started, report, group) as trainer:
         report.begin(trainer.config, trainer.run_dir)
         if hint := few_steps(trainer.config):
@@ -238,6 +256,8 @@ def run(
             checkpoint.make_savable(policy, checkpoint.read_config(trainer.run_dir))
         if leads:
             report.end(trainer.run_dir, summary)
+        if leads and summary.get("interrupted"):
+            report.say(f"stopped early; to continue: {resume_command(trainer.run_dir)}")
     if group is not None:
         group.close()
     return policy

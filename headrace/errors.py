@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
+import shlex
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
@@ -107,6 +109,13 @@ def setting(name: str, value: str = "True") -> str:
     if value.startswith("{"):  # JSON, quoted for the shell
         return f"{flag} '{value}'"
     return f"{flag} {value.removeprefix(chr(39)).removesuffix(chr(39))}"
+
+
+def resume_command(run_dir: object) -> str:
+    """Format the call that continues a run, in Python or in the shell."""
+    relative = os.path.relpath(str(run_dir))
+    text = str(run_dir) if relative.startswith("..") else relative
+    return f"headrace resume {shlex.quote(text)}" if _flags.get() else f"hr.resume({text!r})"
 
 
 def wrapper(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Suggests names of environments and games similar to an unknown one."""
+"""Suggests names of environments: similar ones for an unknown name, newer versions of old ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 import gymnasium
+from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
 from headrace.errors import nearest
 from headrace.games.pettingzoo import package_of_entry, registered
@@ -45,3 +46,15 @@ def nearest_module(name: str) -> str:
 
 def _modules(places: Iterable[str]) -> set[str]:
     return {one.name for one in pkgutil.iter_modules(list(places)) if not one.name.startswith("_")}
+
+
+def newer_version(env_id: str) -> str | None:
+    """Return the id of the newest version if it is newer than this one, else None."""
+    try:
+        namespace, name, version = parse_env_id(env_id)
+    except gymnasium.error.Error:  # not an id with a version
+        return None
+    newest = find_highest_version(namespace, name)
+    if version is None or newest is None or newest <= version:
+        return None
+    return get_env_id(namespace, name, newest)

@@ -88,8 +88,9 @@ class Report:
         self.say(
             f"{config.algo_name} on {', '.join(written['tasks']) or written['env']}{wrappers} "
             f"(engine {config.engine}): {learners}"
-            f"{config.num_actors} actor(s) × {config.envs_per_actor} environments, "
-            f"fragments of {config.fragment_length}, batches of {config.resolved_batch_size:,}, "
+            f"{config.num_actors} actor{'s' if config.num_actors != 1 else ''} × "
+            f"{config.envs_per_actor} environments, rollouts of {config.fragment_length} steps, "
+            f"batches of {config.resolved_batch_size:,} steps, "
             f"{config.cluster or config.transport}{sync}; results in {self._short(run_dir)}"
         )
 

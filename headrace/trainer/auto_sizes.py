@@ -75,13 +75,7 @@ def sized(
         why = f"an environment step takes {duration}, {_count(cores, 'core')}{there}"
     filled = config.mixture is not None and config.envs_per_actor != AUTO  # up, by opponents
     config = choose(config, cost, cores, 1 if filled else probe.num_columns)
-    actors, envs = config.sizes[:2]
-    share = f" for {config.num_learners} learners" if config.num_learners > 1 else ""
-    return config, (
-        f"auto: {_count(actors, 'actor')} x {_count(envs, 'environment')} x "
-        f"{_count(config.fragment_length, 'step')}, batch {config.resolved_batch_size:,}{share} "
-        f"({why})"
-    )
+    return config, f"auto: sizes chosen automatically ({why})"
 
 
 def _cores(config: Config) -> tuple[int, str]:

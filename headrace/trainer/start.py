@@ -18,6 +18,7 @@ from headrace.envs.first_look import EnvProber, first_look
 from headrace.envs.names import env_name, resolve
 from headrace.envs.probe import Probe, check_evaluated
 from headrace.envs.scripts import refuse_training
+from headrace.envs.suggestions import newer_version
 from headrace.errors import ConfigError, require, wrapper
 from headrace.learner.hogwild import SharedModel
 from headrace.learner.multi_policy_learner import AnyLearner, MultiPolicyLearner
@@ -93,6 +94,8 @@ def _probe_and_resolve(
     made = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     probe = look.probe(*made, rank=group.rank)
     policy_mapping(config, probe)  # raises before anything is measured
+    if group.rank == 0 and (newer := newer_version(env_name(probe.env))):
+        notify(f"warning: {env_name(probe.env)} is an old version; the newest is {newer}")
     if probe.mask_source and group.rank == 0:
         notify(f"action masks: from {probe.mask_source}")
     if config.num_learners == 1 and config.envs_per_actor != AUTO:

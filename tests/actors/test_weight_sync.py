@@ -452,7 +452,8 @@ def test_wrong_settings_are_refused_before_anything_starts(tiny):
 
 
 def test_the_command_line_trains_adaptively_and_shows_what_was_fetched(tmp_path, capsys):
-    command = "train appo --env-id CartPole-v1 --weight-sync adaptive --kl-threshold 0.01 --total-steps 3000"
+    command = "train appo --env-id CartPole-v1 --weight-sync adaptive --kl-threshold 0.01 "
+    command += "--total-steps 3000"
     small = "--envs-per-actor 8 --fragment-length 8 --eval-episodes 0 --transport serial"
     main([*command.split(), *small.split(), "--run-dir", str(tmp_path / "run")])
     shown = capsys.readouterr().out

@@ -8,8 +8,10 @@ import types
 import pytest
 from worlds import CountingGame, Matching
 
+import headrace as hr
 from headrace.envs.names import resolve
 from headrace.envs.probe import probe
+from headrace.envs.suggestions import newer_version
 from headrace.errors import ConfigError
 
 
@@ -62,3 +64,28 @@ def test_a_game_of_a_module_is_called_by_the_name_that_was_typed(monkeypatch):
 
 class Strange(Matching):
     possible_agents = ()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "newer"),
+    [
+        ("LunarLander-v2", "LunarLander-v3"),
+        ("CartPole-v0", "CartPole-v1"),
+        ("CartPole-v1", None),
+        ("CartPole", None),
+        ("NoSuchEnv-v1", None),
+        ("module:Class", None),
+        ("<lambda>", None),
+    ],
+)
+def test_old_versions_are_recognised(env_id, newer):
+    assert newer_version(env_id) == newer
+
+
+def test_training_on_an_old_version_prints_a_warning(tmp_path, capsys):
+    small = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "transport": "serial"}
+    hr.train(
+        "CartPole-v0", "ppo", total_steps=16, run_dir=tmp_path / "run", eval_episodes=0, **small
+    )
+    text = "warning: CartPole-v0 is an old version; the newest is CartPole-v1"
+    assert text in capsys.readouterr().out

@@ -118,12 +118,13 @@ def on_lost_cluster(tiny):
 
 def test_a_run_of_several_nodes_goes_on_with_one(on_lost_cluster, start):
     run_dir = str(on_lost_cluster)
-    done = start("-m", "headrace", "resume", run_dir, shared=True)  # imports Ray: not here
+    more = "--total-steps", "1280"
+    done = start("-m", "headrace", "resume", run_dir, *more, shared=True)  # imports Ray: not here
     assert done.wait() == 2
     assert "nothing answers at '127.0.0.1:9'" in done.output
     assert "set --cluster None and --min-actors None; to continue on another one" in done.output
-    words = ["train", "appo", "--resume", "--run-dir", run_dir, "--total-steps", "1280"]
-    for argv in (["resume", run_dir, "--total-steps", "1280"], words):
+    words = ["train", "appo", "--resume", "--run-dir", run_dir, *more]
+    for argv in (["resume", run_dir, *more], words):
         command = command_of(argv, sys.executable, on_cluster=False, has_seeds=False)
         given = [word.replace("{run}", run_dir) for word in command.words[3:]]
         assert main(given) == 0

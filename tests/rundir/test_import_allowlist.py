@@ -175,7 +175,7 @@ def test_a_signature_of_other_letters_is_only_wrong(trained):
 
 
 def test_a_module_in_a_run_directory_is_not_imported_for_an_id(run, monkeypatch, capsys):
-    change(run, env="procgen-coinrun-v0", network=hr.Network().to_json())
+    change(run, env="procgen-coinrun-v0", network=hr.Network().to_json(), total_steps=16)
     (run / "procgen.py").write_text(EVIL.format(str(run / "executed")))
     monkeypatch.chdir(run)
     for command in ("evaluate", "resume"):

@@ -73,7 +73,7 @@ def test_the_closing_screen_and_tables_of_studies_show_names_as_they_are(
     report.begin(tiny(env=name), tmp_path / name)
     report.end(tmp_path / name, SUMMARY)
     shown = console.file.getvalue()
-    assert f"ppo on {name} (engine auto): 1 actor(s)" in shown
+    assert f"ppo on {name} (engine auto): 1 actor ×" in shown
     assert f"results in {tmp_path / name}" in shown
     assert f"{tmp_path / name / 'metrics.jsonl'}" in shown
 

@@ -234,7 +234,7 @@ def test_a_deterministic_run_measures_nothing(monkeypatch):
     before = Counting.made
     config, line = sized(config, found, None)
     assert Counting.made == before
-    assert "auto: 1 actor x 32 environments x 64 steps, batch 2,048 (determ" in line
+    assert "auto: sizes chosen automatically (deterministic=True skips the measurement)" in line
 
 
 # -- a run ----------------------------------------------------------------------------------------
@@ -263,9 +263,9 @@ def test_a_run_says_and_writes_its_sizes_and_keeps_them_when_resumed(tmp_path, c
     common = {"transport": "serial", "eval_episodes": 0, "run_dir": str(tmp_path / "run")}
     hr.train("CartPole-v1", hr.PPO(epochs=1), total_steps=2000, **common)
     shown = capsys.readouterr().out
-    assert "auto: 1 actor x 32 environments x 64 steps, batch 2,048 (an environment step" in shown
+    assert "auto: sizes chosen automatically (an environment step takes" in shown
     assert " us, " in shown
-    assert "1 actor(s) × 32 environments, fragments of 64, batches of 2,048" in shown
+    assert "1 actor × 32 environments, rollouts of 64 steps, batches of 2,048 steps" in shown
     assert sizes_of(tmp_path / "run") == (1, 32, 64, 2048)
     unmeasured()
     assert resume_config(tmp_path / "run").batch_size == 2048

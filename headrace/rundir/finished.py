@@ -1,0 +1,35 @@
+"""Recognises runs that have nothing left to train."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from headrace.config import Config
+from headrace.errors import setting
+from headrace.rundir import checkpoint
+
+
+def nothing_left(config: Config) -> str | None:
+    """Return a sentence if the run to resume has trained ``total_steps`` and was evaluated."""
+    run_dir = Path(str(config.run_dir))
+    name = re.match(r"step_(\d+)", checkpoint.find(run_dir).name)
+    steps, summary = int(name[1]) if name else -1, _summary(run_dir)
+    complete = summary.get("env_steps") == steps and not summary.get("interrupted")
+    if steps < config.total_steps or not complete or summary.get("no_evaluation"):
+        return None
+    more = str(2 * steps)
+    return (
+        f"nothing left to train: {run_dir} has {steps:,} steps, and total_steps is "
+        f"{config.total_steps:,}; to continue, set for example {setting('total_steps', more)}"
+    )
+
+
+def _summary(run_dir: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the run was killed, or the file is damaged
+        return {}
+    return summary if isinstance(summary, dict) else {}

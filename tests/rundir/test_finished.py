@@ -1,0 +1,62 @@
+"""Runs that have nothing left to train are recognised before any process starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import headrace as hr
+from headrace import errors
+
+TINY = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "transport": "serial"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("finished") / "run"
+    hr.train("CartPole-v1", "ppo", total_steps=64, run_dir=run_dir, eval_episodes=1, **TINY)
+    return run_dir
+
+
+def contents(run_dir):
+    return {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("total_steps", [None, 16])
+def test_a_finished_run_is_not_touched(finished, total_steps, capsys):
+    before = contents(finished)
+    settings = {} if total_steps is None else {"total_steps": total_steps}
+    policy = hr.resume(finished, **settings)
+    assert policy.predict([0.0] * 4)[0] in (0, 1)
+    assert contents(finished) == before
+    said = capsys.readouterr().out
+    steps = json.loads((finished / "summary.json").read_text())["env_steps"]
+    assert steps >= 64
+    assert f"nothing left to train: {finished} has {steps} steps" in said
+    assert f"set for example total_steps={2 * steps}" in said
+
+
+@pytest.mark.parametrize(
+    "change", [{"interrupted": True}, {"no_evaluation": "x"}, {"env_steps": 1}]
+)
+def test_a_run_without_its_evaluation_is_completed(finished, change, capsys):
+    path = finished / "summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps(summary | change))
+    hr.resume(finished)
+    assert "nothing left" not in capsys.readouterr().out
+    assert json.loads(path.read_text())["evaluation"]["episodes"] == 1
+
+
+def test_more_steps_continue_it(finished):
+    hr.resume(finished, total_steps=128)
+    assert json.loads((finished / "summary.json").read_text())["env_steps"] >= 128
+
+
+def test_the_command_that_continues_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert errors.resume_command(tmp_path / "runs/a b") == "hr.resume('runs/a b')"
+    with errors.in_flags():
+        assert errors.resume_command(tmp_path / "runs/a b") == "headrace resume 'runs/a b'"
+        assert errors.resume_command(tmp_path.parent) == f"headrace resume {tmp_path.parent}"

@@ -16,7 +16,6 @@ PENDING: set[str] = {
     "docs/custom_metrics.md",
     "docs/evaluation_sets.md",
     "docs/lesson.md",
-    "docs/migrating.md",
     "docs/schedules.md",
     "docs/zoo.md",
 }

@@ -15,7 +15,6 @@ PENDING: set[str] = {
     "docs/curriculum.md",
     "docs/custom_metrics.md",
     "docs/evaluation_sets.md",
-    "docs/lesson.md",
     "docs/schedules.md",
     "docs/zoo.md",
 }

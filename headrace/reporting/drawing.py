@@ -10,18 +10,17 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from headrace.extras import needs
-from headrace.reporting.panels import Panel
+from headrace.reporting.panels import COLOURS, Panel, colour_of, short
 
 # Placeholder colours that the page replaces: text, grid and curves.
 _TEXT, _GRID = "#0a0b0c", "#0d0e0f"
-COLOURS = 8
 _CURVES = [f"#0000f{i}" for i in range(COLOURS)]
 _SIZE = (4.6, 2.5)  # inches, 72 units each
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1, 2)), (0, (8, 3)))
 
 
-def drawn(panels: Sequence[Panel], groups: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Draw each panel as SVG, with the position of its axes for the pointer.
+def drawn(panels: Sequence[Panel], groups: int) -> Iterator[str]:
+    """Draw each panel as SVG, for readers without scripts.
 
     All panels reuse one figure, because creating axes is slower than drawing in them.
 
@@ -47,7 +46,7 @@ def drawn(panels: Sequence[Panel], groups: int) -> Iterator[tuple[str, dict[str,
             yield _svg(axes, panel, groups)
 
 
-def _svg(axes: Any, panel: Panel, groups: int) -> tuple[str, dict[str, Any]]:
+def _svg(axes: Any, panel: Panel, groups: int) -> str:
     for artist in [*axes.lines, *axes.collections]:  # of the previous panel
         artist.remove()
     axes.autoscale()
@@ -55,11 +54,7 @@ def _svg(axes: Any, panel: Panel, groups: int) -> tuple[str, dict[str, Any]]:
     _curves(axes, panel, groups)
     text = io.StringIO()
     axes.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    left, bottom, width, height = axes.get_position().bounds
-    w, h = (72 * inches for inches in _SIZE)
-    box = [left * w, (1 - bottom - height) * h, width * w, height * h]
-    where = {"box": [round(x, 1) for x in box], "x": list(map(float, axes.get_xlim()))}
-    return _cleaned(text.getvalue(), panel.title), where
+    return _cleaned(text.getvalue(), panel.alt)
 
 
 def _style(number: int) -> AbstractContextManager[None]:
@@ -71,11 +66,6 @@ def _style(number: int) -> AbstractContextManager[None]:
         "xtick.color": _TEXT, "ytick.color": _TEXT, "axes.spines.top": False,
         "axes.spines.right": False, "text.parse_math": False, "axes.unicode_minus": False,
     })  # fmt: skip
-
-
-def colour_of(group: int, at: int, groups: int) -> int:
-    """Return the number of a line's colour."""
-    return (group if groups > 1 else at) % COLOURS
 
 
 def _curves(axes: Any, panel: Panel, groups: int) -> None:
@@ -95,21 +85,7 @@ def _curves(axes: Any, panel: Panel, groups: int) -> None:
         axes.axhline(panel.level, color=_TEXT, linewidth=0.8, linestyle=":")
 
 
-def short(value: float) -> str:
-    """Format a number with at most four digits: 1.5M, 0.02."""
-    size = abs(value)
-    if not math.isfinite(size):
-        return str(value)
-    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if size >= factor and (factor > 1e3 or size >= 1e4):
-            return f"{value / factor:.4g}{unit}"
-    if size >= 1e-3 or size == 0:
-        return f"{value:.4g}"
-    mantissa, exponent = f"{value:.3e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
-
-
-def _cleaned(svg: str, title: str) -> str:
+def _cleaned(svg: str, alt: str) -> str:
     """Reduce an SVG to its element, with the page's colours and font and without shared ids."""
     svg = svg[svg.index("<svg ") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -119,15 +95,15 @@ def _cleaned(svg: str, title: str) -> str:
     svg = re.sub(r"font: [^;\"]*;?|font-family: [^;\"]*;?", "font-size: 9px;", svg)
     for text, colour in _colours():
         svg = svg.replace(text, colour)
-    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{title_text(title)}" ', 1)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{attribute(alt)}" ', 1)
     return re.sub(r"\n\s*", "\n", svg)
 
 
-def title_text(title: str) -> str:
+def attribute(text: str) -> str:
     """Escape text for an attribute."""
     for mark, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
-        title = title.replace(mark, name)
-    return title
+        text = text.replace(mark, name)
+    return text
 
 
 def _colours() -> Iterator[tuple[str, str]]:

@@ -46,13 +46,13 @@ def about(run: RunCurves) -> dict[str, Any]:
     }
     plan = summary.get("plan") or {}
     first = summary.get("seconds_to_first_update")
-    seconds = summary.get("seconds_total", last.get("seconds", 0.0))
+    seconds = summary.get("seconds_training", last.get("seconds", 0.0))
     figures = {
         "evaluated return": None not in (mean, std) and f"{mean:,.1f} ± {std:,.1f}",
         **others,
         "training return": trained is not None and f"{trained:,.1f}",
         "environment steps": f"{last['env_steps']:,}",
-        "time": f"{seconds:,.1f} s",
+        "training time": f"{seconds:,.1f} s",
         "speed": f"{summary.get('sps', last.get('charts/SPS', 0.0)):,.0f} steps/s",
         "first update": first is not None and f"after {first:.1f} s",
     }
@@ -63,7 +63,7 @@ def about(run: RunCurves) -> dict[str, Any]:
     total = sum(seconds for _, seconds in shares) or 1.0
     return {
         "name": run.path.name,
-        "what": f"{run.settings.get('algo', '')} on {_env(run)}",
+        "what": f"{run.settings.get('algo', '')} on {environment_of(run)}",
         "seed": run.seed,
         "state": state,
         "figures": {name: value for name, value in figures.items() if value},
@@ -78,7 +78,8 @@ def about(run: RunCurves) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _env(run: RunCurves) -> str:
+def environment_of(run: RunCurves) -> str:
+    """Return the environment or the tasks of a run."""
     return ", ".join(run.settings.get("tasks") or []) or str(run.settings.get("env", "?"))
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.reporting.drawing import colour_of, drawn
+from headrace.reporting.comparison import compare, title_of
+from headrace.reporting.drawing import drawn
 from headrace.reporting.facts import about, machines, settings_table, videos
-from headrace.reporting.panels import Interval, Panel, panels
+from headrace.reporting.panels import COLOURS, Interval, Panel, panels
 from headrace.rundir.atomic_files import checkpoint_errors, replace_text
 from headrace.rundir.curves import RunCurves, by_settings, output_of, read_run
 from headrace.rundir.machine_info import versions
@@ -74,14 +75,13 @@ def page(
     number = {id(run): i for i, group in enumerate(groups.values()) for run in group}
     several = any(len(group) > 1 for group in groups.values())
     panel_list, empty = panels(groups, interval)
-    pictures = drawn(panel_list, len(groups))
-    shown = [_shown(panel, *picture) for panel, picture in zip(panel_list, pictures, strict=True)]
-    script, overviews = _file("page.js"), [about(run) for run in runs]
+    pictures = map(Markup, drawn(panel_list, len(groups)))
+    script, overviews = _script(), [about(run) for run in runs]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.from_string(_file("page.html")).render(
         version=versions().get("headrace", ""),
-        title=_title(runs, groups),
+        title=runs[0].path.resolve().name if len(runs) == 1 else title_of(groups),
         written=time.strftime("%Y-%m-%d %H:%M"),
         refresh_s=refresh_s,
         script=Markup(script),
@@ -89,26 +89,18 @@ def page(
         style=Markup(_file("page.css")),
         notes=notes,
         runs=overviews,
+        comparison=compare(groups, interval) if len(runs) > 1 else None,
         figures=list(dict.fromkeys(name for one in overviews for name in one["figures"])),
-        colours=[colour_of(number[id(run)], 0, len(groups) + 1) for run in runs],
+        colours=[number[id(run)] % COLOURS if len(groups) > 1 else 0 for run in runs],
         groups=[(name, len(group)) for name, group in groups.items()],
         about_bands=_bands(several, interval),
-        panels=[one | {"svg": Markup(one["svg"])} for one in shown],
-        data=[
-            panel.values() | {"box": one["where"]["box"], "xlim": one["where"]["x"]}
-            for panel, one in zip(panel_list, shown, strict=True)
-        ],
+        panels=[_shown(*one) for one in zip(panel_list, pictures, strict=True)],
+        data=[panel.values(len(groups)) for panel in panel_list],
         empty=empty,
         videos=videos(runs, output),
         settings=settings_table(runs),
         machines=machines(runs),
     )
-
-
-def _title(runs: Sequence[RunCurves], groups: dict[str, list[RunCurves]]) -> str:
-    if len(runs) == 1:
-        return runs[0].path.resolve().name
-    return "; ".join(groups) if len(groups) < 4 else f"{len(runs)} runs"
 
 
 def _bands(several: bool, interval: Interval | None) -> str:
@@ -122,13 +114,18 @@ def _bands(several: bool, interval: Interval | None) -> str:
     )
 
 
-def _shown(panel: Panel, svg: str, where: dict[str, Any]) -> dict[str, Any]:
+def _shown(panel: Panel, svg: str) -> dict[str, Any]:
     """Return the template variables of a panel."""
     keys = {line.at: {"at": line.at, "label": line.label.rsplit(": ", 1)[-1]}
             for line in panel.lines}  # fmt: skip
     level = "" if panel.level is None else f"{panel.level_name}={panel.level:g}"
     return {"title": panel.title, "unit": panel.unit, "about": panel.about, "level": level,
-            "legend": list(keys.values()), "svg": svg, "where": where}  # fmt: skip
+            "legend": list(keys.values()), "svg": svg}  # fmt: skip
+
+
+def _script() -> str:
+    """Return the page's script: drawing of charts, then what the reader does with them."""
+    return _file("chart.js") + _file("page.js")
 
 
 def _file(name: str) -> str:

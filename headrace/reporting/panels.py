@@ -19,6 +19,7 @@ from headrace.rundir.curves import Curve, Interval, RunCurves, custom_metrics, e
 Array: TypeAlias = np.ndarray
 
 MOST_POINTS = 400  # per curve
+COLOURS = 8  # of the page
 
 
 class Shown(NamedTuple):
@@ -48,26 +49,26 @@ KINDS = (
         Shown("return_mean", "evaluated", True, evaluated=True))),
     Kind("Episode length", "steps", (Shown("charts/episodic_length", "length"),)),
     Kind("Speed", "steps/s", (Shown("charts/SPS", "environment steps per second"),)),
-    Kind("Explained variance", "share", (
+    Kind("Explained variance", "", (
         Shown("losses/explained_variance", "of value targets"),),
         about="1: values predict returns; 0 or less: values are useless."),
-    Kind("Value loss", "loss", (Shown("losses/value_loss", "value loss"),)),
-    Kind("Policy loss", "loss", (Shown("losses/policy_loss", "policy loss"),)),
+    Kind("Value loss", "", (Shown("losses/value_loss", "value loss"),)),
+    Kind("Policy loss", "", (Shown("losses/policy_loss", "policy loss"),)),
     Kind("Entropy", "nats", (Shown("losses/entropy", "entropy"),),
          about="Falls as the policy becomes deterministic; an immediate drop is too early."),
     Kind("KL", "nats", (
         Shown("losses/approx_kl", "behaviour to current policy"),
         Shown("losses/target_kl", "target to current policy", True)),
         about="How far an update moves the policy: 0.001 to 0.05 is usual."),
-    Kind("Clip fraction", "share", (Shown("losses/clipfrac", "clipped ratios"),),
+    Kind("Clip fraction", "", (Shown("losses/clipfrac", "clipped ratios"),),
          level="clip", about="5% to 30% is usual."),
-    Kind("Gradient norm", "norm", (Shown("losses/grad_norm", "before clipping"),),
+    Kind("Gradient norm", "", (Shown("losses/grad_norm", "before clipping"),),
          level="max_grad_norm"),
-    Kind("Learning rate", "rate", (Shown("charts/learning_rate", "learning rate"),)),
+    Kind("Learning rate", "", (Shown("charts/learning_rate", "learning rate"),)),
     Kind("Policy lag", "updates", (
         Shown("lag/mean", "mean"), Shown("lag/max", "greatest", True)),
         about="Updates between acting and training."),
-    Kind("Policy lag in optimiser steps", "steps", (
+    Kind("Policy lag in optimiser steps", "", (
         Shown("lag/steps", "mean"), Shown("lag/steps_max", "greatest", True))),
     Kind("Utilisation", "share", (
         Shown("utilisation/learner", "learner"), Shown("utilisation/actor", "actors", True),
@@ -77,8 +78,8 @@ KINDS = (
         Shown("time/learn", "computing"), Shown("time/wait", "waiting for rollouts", True),
         Shown("time/sync", "waiting for others", True), Shown("time/comm", "all-reduce", True),
         Shown("time/publish", "publishing", True))),
-    Kind("Rollouts waiting", "rollouts", (Shown("queue/depth", "after taking a batch"),)),
-    Kind("Rollouts lost", "rollouts", (
+    Kind("Rollouts waiting", "", (Shown("queue/depth", "after taking a batch"),)),
+    Kind("Rollouts lost", "", (
         Shown("lag/dropped", "dropped as stale"),
         Shown("queue/lost", "lost with dead actors", True))),
     Kind("Memory", "GB", (
@@ -116,14 +117,51 @@ class Panel:
     level_name: str
     lines: list[Line]
 
-    def values(self) -> dict[str, Any]:
-        """Return the curves as data for the page's pointer and for checks."""
+    def values(self, groups: int = 1) -> dict[str, Any]:
+        """Return the curves as data for the page's script and for checks.
+
+        Args:
+            groups: number of groups of the page; see :func:`colour_of`.
+        """
         lines = [
-            {"label": one.label, "metric": one.metric, "group": one.group, "x": one.x, "y": one.y}
+            {"label": one.label, "metric": one.metric, "group": one.group, "at": one.at,
+             "colour": colour_of(one.group, one.at, groups), "points": one.points,
+             "x": one.x, "y": one.y}
             | ({"low": one.low, "high": one.high} if one.low else {})
             for one in self.lines
-        ]
-        return {"title": self.title, "unit": self.unit, "lines": lines}
+        ]  # fmt: skip
+        known = {"title": self.title, "unit": self.unit, "share": self.share}
+        return known | {"level": self.level, "lines": lines}
+
+    @property
+    def alt(self) -> str:
+        """Describe the plot for readers who don't see it."""
+        unit = f" ({self.unit})" if self.unit else ""
+        courses = (
+            f"{one.label}: from {short(one.y[0])} at {round(one.x[0]):,} steps to "
+            f"{short(one.y[-1])} at {round(one.x[-1]):,}"
+            for one in self.lines
+        )
+        return f"{self.title}{unit} over environment steps. {'; '.join(courses)}."
+
+
+def colour_of(group: int, at: int, groups: int) -> int:
+    """Return the number of a line's colour: of its group, or of its metric in a single group."""
+    return (group if groups > 1 else at) % COLOURS
+
+
+def short(value: float) -> str:
+    """Format a number with at most four digits: 1.5M, 0.02."""
+    size = abs(value)
+    if not math.isfinite(size):
+        return str(value)
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= factor and (factor > 1e3 or size >= 1e4):
+            return f"{value / factor:.4g}{unit}"
+    if size >= 1e-3 or size == 0:
+        return f"{value:.4g}"
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def panels(

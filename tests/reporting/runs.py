@@ -45,7 +45,8 @@ def write_run(folder: Path, seed: int = 0, count: int = 40, **settings) -> Path:
     append_jsonl(folder / "evaluations.jsonl", played)
     write_json(folder / "machine.json", {"machine": {"cores": "2"}, "versions": {"torch": "2.13"}})
     write_json(folder / "summary.json", {
-        "seconds_total": 12.5, "sps": 9100.0, "seconds_to_first_update": 0.7,
+        "seconds_total": 14.5, "seconds_training": 12.5, "sps": 9100.0,
+        "seconds_to_first_update": 0.7,
         "time": {"learn": 9.0, "wait": 1.0, "publish": 0.0, "comm": None, "sync": None},
         "plan": {"planned_sps": 10_000.0, "measured_sps": 9100.0, "actors_sps": 20_000.0,
                  "learners_sps": 10_000.0, "bottleneck": "learners", "line": "the learner is it"},

@@ -6,6 +6,8 @@ Chromium (Debian's package ``chromium``) says what a page's console says when it
 from __future__ import annotations
 
 import contextlib
+import html
+import json
 import os
 import re
 import shutil
@@ -17,6 +19,7 @@ from reporting.runs import write_run
 
 from headrace.reporting import live
 from headrace.reporting.page import write
+from headrace.reporting.panels import short
 from headrace.rundir.files import append_jsonl, read_jsonl
 
 pytestmark = pytest.mark.browser
@@ -98,6 +101,144 @@ def test_a_report_fits_and_its_console_is_silent(browse, runs, tmp_path, width):
     assert "steps" in title
     assert "training, last 100 episodes: " in title
     assert said == []
+
+
+@pytest.fixture
+def asked(browse, tmp_path):
+    """Returns what a script finds in a page, as JSON; the console must stay silent."""
+
+    def ask(file: Path, script: str, *flags: str):
+        probe = f"<script>addEventListener('load', () => {{ {HELPERS}\n{script} }});</script>"
+        text = re.sub(r"<meta http-equiv[^>]*>", "", file.read_text())
+        (tmp_path / "asked.html").write_text(text.replace("</body>", probe + "</body>"))
+        page, said = browse((tmp_path / "asked.html").as_uri(), 1280, *flags)
+        assert said == []
+        return json.loads(html.unescape(re.search(r"<title>(.*?)</title>", page, re.S)[1]))
+
+    return ask
+
+
+HELPERS = """
+const answer = (value) => { document.title = JSON.stringify(value); };
+const panels = JSON.parse(document.getElementById("data").textContent);
+const plot = document.querySelector(".plot");
+const ticks = () => [...plot.querySelectorAll(".axes text")].map((text) => text.textContent);
+const pointer = (kind, x, y, more = {}) => {
+  const at = plot.querySelector("svg").getBoundingClientRect();
+  plot.dispatchEvent(new PointerEvent(kind, {bubbles: true, pointerType: "mouse",
+    clientX: at.left + x * at.width, clientY: at.top + y * at.height, ...more}));
+};
+const key = (name) => plot.dispatchEvent(new KeyboardEvent("keydown", {key: name, bubbles: true}));
+const tip = () => plot.querySelector(".tip").hidden ? null : plot.querySelector(".tip").textContent;
+const lines = () => plot.querySelectorAll(".line").length;
+const button = (text) => [...document.querySelectorAll("button")].find(
+  (one) => one.textContent.trim() === text || one.textContent.startsWith(text));
+const set = (tool, name, value) => {
+  const control = document.querySelector(`[data-tool=${tool}]`);
+  control[name] = value;
+  control.dispatchEvent(new Event("input", {bubbles: true}));
+};
+"""
+
+
+def parsed(tip: str) -> tuple[int, dict[str, tuple[float, int]]]:
+    """Return the step of a tip, and by label value and step of each line's point."""
+    head, *rows = tip.splitlines()
+    step = int(head.removesuffix(" steps").replace(",", ""))
+    points = {}
+    for row in rows:
+        label, text = row.split(": ")
+        value, _, other = text.partition(" at ")
+        points[label] = (float(value.replace(",", "")),
+                         int(other.replace(",", "")) if other else step)  # fmt: skip
+    return step, points
+
+
+def test_a_tip_shows_step_and_value_of_the_same_point(asked, runs, tmp_path):
+    file = write(runs[:1], tmp_path / "one.html")
+    script = """
+    const seen = [];
+    for (let i = 0; i <= 40; i++) { pointer("pointermove", i / 40, 0.1 + (i % 9) / 10); seen.push(tip()); }
+    key("ArrowRight"); seen.push(tip()); key("ArrowRight"); seen.push(tip());
+    answer([seen, panels[0].lines]);
+    """  # noqa: E501
+    tips, lines = asked(file, script)
+    points = {line["label"]: dict(zip(line["x"], line["y"], strict=True)) for line in lines}
+    seen = [parsed(tip) for tip in tips if tip is not None]
+    assert len(seen) > 30
+    assert len({step for step, _ in seen}) > 20
+    for step, each in seen:
+        assert set(each) == set(points)
+        assert any(own == step for _, own in each.values())
+        for label, (value, own) in each.items():
+            assert value == pytest.approx(points[label][own], rel=1e-4), (label, own)
+            assert abs(own - step) == min(abs(x - step) for x in points[label])
+
+
+def test_plots_zoom_together_by_dragging_keys_and_buttons(asked, runs, tmp_path):
+    file = write(runs[:1], tmp_path / "one.html")
+    script = """
+    const all = ticks();
+    pointer("pointerdown", 0.4, 0.5); pointer("pointermove", 0.6, 0.5); pointer("pointerup", 0.6, 0.5);
+    const dragged = ticks(), others = document.querySelectorAll(".plot")[1].textContent;
+    pointer("pointerdown", 0.5, 0.5, {shiftKey: true}); pointer("pointermove", 0.3, 0.5, {shiftKey: true});
+    pointer("pointerup", 0.3, 0.5);
+    const panned = ticks();
+    key("0"); const reset = ticks();
+    button("Zoom in").click(); const zoomed = ticks();
+    button("Zoom out").click(); const out = ticks();
+    answer({all, dragged, panned, reset, zoomed, out, shared: others.includes(dragged[0])});
+    """  # noqa: E501
+    seen = asked(file, script)
+    assert seen["all"] == seen["reset"] == seen["out"]
+    assert len({str(seen[name]) for name in ("all", "dragged", "panned", "zoomed")}) == 4
+    assert seen["shared"]
+    low, high = (short_value(seen["dragged"][i]) for i in (0, 1))
+    assert 10_000 < low < high < 28_000
+
+
+def short_value(text: str) -> float:
+    return float(text.removesuffix("k")) * (1000 if text.endswith("k") else 1)
+
+
+def test_series_can_be_hidden_smoothed_and_shown_on_a_logarithmic_axis(asked, runs, tmp_path):
+    folder = tmp_path / "other"
+    file = write([*runs[:2], write_run(folder, 5, num_actors=3)], tmp_path / "three.html")
+    script = """
+    const before = lines(), range = ticks();
+    document.querySelector("[data-group]").click();
+    const hidden = [lines(), document.querySelector("[data-group]").getAttribute("aria-pressed")];
+    document.querySelector("[data-group]").click();
+    button("evaluated").click(); const without = lines(); button("evaluated").click();
+    const again = lines(), paths = plot.querySelectorAll(".line path").length;
+    set("smoothing", "value", 0.9);
+    const smooth = plot.querySelectorAll(".line path").length;
+    pointer("pointermove", 0.5, 0.5); const said = tip();
+    set("smoothing", "value", 0); set("log", "checked", true);
+    answer({before, hidden, without, again, paths, smooth, said, range, log: ticks()});
+    """
+    seen = asked(file, script)
+    assert (seen["before"], seen["again"]) == (4, 4)
+    assert seen["hidden"] == [2, "false"]
+    assert seen["without"] == 2
+    assert seen["smooth"] == 2 * seen["paths"]
+    assert "smoothed" in seen["said"]
+    assert seen["log"][-1] == "log"
+    assert seen["log"] != seen["range"]
+
+
+def test_the_script_formats_and_divides_like_a_ruler(asked, runs, tmp_path):
+    values = [1.5e6, 12_000, 0.02, -0.0075, 2.5e-4, -1.25e-4, 0.0, 1234, 99.5]
+    script = f"""answer([{json.dumps(values)}.map(chart.short), chart.linearTicks(0, 100),
+      chart.linearTicks(-0.05, 0.052), chart.logTicks(1, 1000), chart.logTicks(0.5, 30),
+      chart.smoothed([4, 4, 4, null, 0], 0.5)]);"""
+    texts, *found = asked(write(runs[:1], tmp_path / "one.html"), script)
+    assert texts == [short(value) for value in values]
+    assert found[0] == [0, 20, 40, 60, 80, 100]
+    assert found[1] == pytest.approx([-0.05, -0.025, 0, 0.025, 0.05])
+    assert found[2] == [1, 10, 100, 1000]
+    assert found[3] == pytest.approx([0.5, 1, 2, 5, 10, 20])
+    assert found[4] == [4, 4, 4, None, pytest.approx(4 * 7 / 15)]
 
 
 PRINTED = """

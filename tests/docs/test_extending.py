@@ -29,7 +29,7 @@ envs.close()
 try:
     hr.make_vec("FrozenLake-v1", 2, engine="halves")
 except hr.ConfigError as error:
-    assert "it joins rows of Boxes only" in str(error)
+    assert "it supports Box observations only" in str(error)
 else:
     raise AssertionError
 """

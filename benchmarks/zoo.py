@@ -96,14 +96,12 @@ def rows() -> list[dict[str, str]]:
     for name in sorted(path.name for path in zoo.POLICIES.iterdir()):
         one = json.loads((zoo.POLICIES / name / "report.json").read_text())
         played = one["evaluation"]
-        size = sum(file.stat().st_size for file in (zoo.POLICIES / name).iterdir())
         found.append({
             "name": f"`{name}`",
             "environment": f"`{one['env']}`",
             "return, 100 episodes": f"{played['mean']:.1f} ± {played['std']:.1f}",
             "steps": f"{one['env_steps']:,}",
             "seconds": f"{one['seconds']:.0f}",
-            "kB": f"{size / 1000:.0f}",
             "command": f"`{one['command']}`",
         })  # fmt: skip
     return found

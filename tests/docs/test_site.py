@@ -14,6 +14,7 @@ from warm import run
 
 import headrace as hr
 from headrace.algos import ALGORITHMS
+from headrace.cli.commands import COMMANDS
 from headrace.cli.training import config_of
 
 ROOT = Path(__file__).parents[2]
@@ -194,6 +195,14 @@ def test_the_settings_tables_have_every_setting_and_its_default():
                 assert float(row.default) == fields[name], name
     page = tables.on_page_markdown("<!-- settings: headrace/algos/impact.py IMPACT -->")
     assert "| <code>ratio</code> | <code>R1 &#124; R2 &#124; R3</code> |" in page
+
+
+def test_the_page_on_the_command_line_has_every_command():
+    page = (DOCS / "command_line.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)", cell)) == sorted(
+        COMMANDS
+    )
 
 
 def test_every_page_is_in_the_navigation_once():

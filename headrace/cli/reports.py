@@ -77,6 +77,7 @@ def doctor(runs: list[Path], json: bool = False) -> None:
     """
     from json import dumps
 
+    from headrace.doctor.doctor import FEWEST_ROWS
     from headrace.rundir.curves import read_run
     from headrace.rundir.health import as_json, findings
 
@@ -86,7 +87,9 @@ def doctor(runs: list[Path], json: bool = False) -> None:
         if json:
             print(dumps({"run": str(path), "findings": [as_json(one) for one in logged]}))
             continue
-        print(f"{path}:" if logged else f"{path}: nothing found")
+        few = len(run.results) < FEWEST_ROWS
+        nothing = f"too few results to examine ({len(run.results)} of {FEWEST_ROWS})"
+        print(f"{path}:" if logged else f"{path}: {nothing if few else 'No problems found.'}")
         for one in logged:
             when = f"{'earlier, ' * one.earlier}after {one.env_steps:,} steps"
             print(f"  {one.finding.name}: {one.finding.line} ({when})")

@@ -14,6 +14,7 @@ from headrace.doctor.history import History
 from headrace.errors import wrapper
 
 TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'  # a wrapper
+RESIZE = 'ResizeObservation:{"shape":[84,84]}'  # another one
 
 
 class Rule(NamedTuple):
@@ -27,7 +28,8 @@ class Rule(NamedTuple):
     @property
     def remedy(self) -> str:
         """Remedy, with wrappers written as a keyword or a flag."""
-        return self.mends.replace(TIME_LIMIT, wrapper(TIME_LIMIT))
+        mends = self.mends.replace(TIME_LIMIT, wrapper(TIME_LIMIT))
+        return mends.replace(RESIZE, wrapper(RESIZE))
 
 
 RULES = (
@@ -63,6 +65,8 @@ RULES = (
          "a larger max_lag or batch_size, or max_policy_lag=None"),
     Rule("learner-idle", work.learner_idle, "more num_actors or envs_per_actor",
          ("environment-slow",)),
+    Rule("learner-slow", work.learner_slow,
+         f"a smaller network, smaller images ({RESIZE}), fewer passes over each batch, or a GPU"),
     Rule("actors-idle", work.actors_idle,
          "fewer num_actors, or more learner_threads or num_learners"),
     Rule("learners-uneven", work.learners_uneven, "preempt_fraction, or cores_per_learner"),

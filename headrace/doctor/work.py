@@ -62,6 +62,18 @@ def learner_idle(h: History) -> str | None:
     return None
 
 
+def learner_slow(h: History) -> str | None:
+    """The learner is the bottleneck and trains for over 10 ms per environment step."""
+    share, speed = h.median("utilisation/learner"), h.median("charts/SPS")
+    step_s = share / speed if speed > 0 else 0.0
+    if share > 0.7 and step_s > 0.01:
+        return (
+            f"the learner is slow: {speed:,.0f} steps/s, because it trains for {1e3 * step_s:,.0f} "
+            "ms on each environment step"
+        )
+    return None
+
+
 def actors_idle(h: History) -> str | None:
     """Several actors wait for a busy learner."""
     actor, learner = h.median("utilisation/actor"), h.median("utilisation/learner")

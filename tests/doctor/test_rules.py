@@ -84,6 +84,7 @@ CASES = {
     "learner-idle": (
         {"utilisation/learner": 0.2, "utilisation/actor": 0.99},
         {"utilisation/learner": 0.35, "utilisation/actor": 0.99}, {}),
+    "learner-slow": ({"charts/SPS": 80.0}, {"charts/SPS": 100.0}, {}),
     "actors-idle": (
         {"utilisation/actor": 0.2}, {"utilisation/actor": 0.3}, {"num_actors": 3, "max_lag": 1}),
     "learners-uneven": ({"time/sync": 1.8}, {"time/sync": 1.2}, {}),

@@ -17,7 +17,7 @@ def test_it_says_what_is_wrong_of_each_run(tmp_path, capsys):
     (ill / "metrics.jsonl").write_text(text)
     assert main(["doctor", str(well), str(ill)]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
-    assert first == f"{well}: nothing found"
+    assert first == f"{well}: No problems found."
     assert second == f"{ill}:"
     assert third.startswith("  kl-high: the policy moves too far in an update: KL 0.4 nats")
     assert third.endswith("(after 40,000 steps)")
@@ -25,6 +25,14 @@ def test_it_says_what_is_wrong_of_each_run(tmp_path, capsys):
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["name"], finding["env_steps"]) == ("kl-high", 40_000)
     assert not (ill / "warnings.jsonl").exists()  # a look changes nothing
+
+
+def test_a_run_with_few_results_is_not_called_healthy(tmp_path, capsys):
+    run = write_run(tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:2]))
+    assert main(["doctor", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run}: too few results to examine (2 of 3)\n"
 
 
 def test_what_is_no_run_is_one_sentence(tmp_path, capsys):

@@ -81,6 +81,8 @@ def doctor(runs: list[Path], json: bool = False) -> None:
     from headrace.rundir.curves import read_run
     from headrace.rundir.health import as_json, findings
 
+    if not runs:
+        raise ConfigError("doctor needs one or more run directories: headrace doctor runs/one")
     for path in dict.fromkeys(runs):
         run = read_run(path)
         logged = findings(run)

@@ -12,7 +12,14 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -50,15 +57,20 @@ class Report:
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=12),
             TaskProgressColumn(),
+            TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True)),
+            TextColumn(
+                "{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, ratio=1)
+            ),
             console=self._console,
+            expand=True,  # the last column gets the space that the others leave
         )
         self._task = self._progress.add_task(
             config.algo_name, total=config.total_steps, line="starting"
         )
         self._live = Live(self._progress, console=self._console, transient=True)
         self._last_plain_s = -_PLAIN_INTERVAL_S
+        self._begun_s = time.monotonic()
 
     def __enter__(self) -> Report:
         if self._console.is_terminal:
@@ -105,16 +117,16 @@ class Report:
         now = time.monotonic()
         if not self._console.is_terminal and now - self._last_plain_s >= _PLAIN_INTERVAL_S:
             self._last_plain_s = now
-            self.say(f"{result.env_steps:>12,} steps  {line} · {self._left(result)}")
+            self.say(f"{self._done(result, now)} · {line}")
 
-    def _left(self, result: Result) -> str:
-        """Format the percentage of the run that is done and the estimated time left."""
+    def _done(self, result: Result, now: float) -> str:
+        """Format the share of the run that is done, the time so far and the estimated rest."""
         total = self._config.total_steps
         done = min(1.0, result.env_steps / total)
+        text = f"{done:>4.0%} {_duration(now - self._begun_s)}"
         if result.sps <= 0:
-            return f"{done:.0%}"
-        remaining = timedelta(seconds=round(max(0, total - result.env_steps) / result.sps))
-        return f"{done:.0%}, {remaining} left"
+            return text
+        return f"{text}, {_duration(max(0, total - result.env_steps) / result.sps)} left"
 
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
         """Print the closing screen: results, speed, then the paths of files, never wrapped."""
@@ -131,9 +143,13 @@ def _files(run_dir: Path) -> dict[str, Path]:
     return files | {name: path for name, path in written.items() if path.exists()}
 
 
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
 def main_line(result: Result) -> str:
-    """Format the line about progress, returns and where the time goes."""
-    parts = [f"{result.sps:,.0f} steps/s"]
+    """Format returns and speed, and then where the time goes."""
+    parts = [f"{result.sps:,.0f} steps/s", f"{result.env_steps:,} steps"]
     if result.frames is not None:
         parts.append(f"{result.frames:,} frames")
     if result.episode_return is not None:
@@ -188,7 +204,7 @@ def _speed_rows(summary: dict[str, Any]) -> dict[str, Any]:
     """Format steps, speed, and where the time went."""
     first, plan, frames = (summary.get(x) for x in ("seconds_to_first_update", "plan", "frames"))
     busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
-    lost = summary.get("lost")
+    lost, is_asynchronous = summary.get("lost"), lag.get("bound") != 0
     times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
     return {
         "environment steps": f"{summary['env_steps']:,} in {summary['seconds_training']:.1f} s of "
@@ -197,18 +213,25 @@ def _speed_rows(summary: dict[str, Any]) -> dict[str, Any]:
         "speed": f"{summary['sps']:,.0f} steps/s after the first update",
         "first update": first is not None and f"{first:.1f} s after the start",
         "session": f"{summary['seconds_total']:.1f} s with start-up, until the end of training",
-        "plan": plan and plan["line"],
+        "bottleneck": plan and _advice(plan["line"]),
         "learner's time": " · ".join(f"{word} {s:.1f} s" for word, s in times if s is not None),
         "busy": busy["actor"] is not None
         and f"learner {busy['learner']:.0%} · actors {busy['actor']:.0%}",
-        "policy lag": lag["mean"] is not None
-        and f"mean {lag['mean']:.2f} · max {lag['max']} updates"
-        + (f" (bound {lag['bound']})" if lag["bound"] is not None else "")
-        + f" · mean {lag['steps']:.1f} optimiser steps",
-        "dropped rollouts": str(summary["dropped"]),
+        "policy lag": is_asynchronous
+        and lag["mean"] is not None
+        and f"{lag['mean']:.2f} updates on average, at most {lag['max']}",
+        "dropped rollouts": summary["dropped"] and f"{summary['dropped']}, too old",
         "lost rollouts": lost and f"{lost}, unfinished in actors that died",
-        "weights pulled": f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
+        "weights pulled": sync.get("divergence") is not None
+        and f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
     }
+
+
+def _advice(line: str) -> str:
+    """Shorten the line about the bottleneck to what it is and what would help."""
+    subject, _, advice = line.partition("; ")
+    helps, would, _ = advice.partition(" would help")
+    return f"{subject.partition(':')[0].removeprefix('taking turns, ')}; {helps}{would}"
 
 
 def _others(played: dict[str, Any]) -> dict[str, str]:

@@ -27,6 +27,11 @@ def test_it_says_what_is_wrong_of_each_run(tmp_path, capsys):
     assert not (ill / "warnings.jsonl").exists()  # a look changes nothing
 
 
+def test_a_run_has_to_be_named(capsys):
+    assert main(["doctor"]) == 2
+    assert "doctor needs one or more run directories" in capsys.readouterr().err
+
+
 def test_a_run_with_few_results_is_not_called_healthy(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)

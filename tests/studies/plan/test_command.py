@@ -196,7 +196,7 @@ def test_spans_of_time_have_the_unit_that_suits_them():
     ]  # fmt: skip
 
 
-def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
+def test_the_closing_screen_names_the_bottleneck_and_what_would_help(tmp_path):
     from headrace.rundir.terminal import closing_table
 
     summary = {
@@ -208,14 +208,16 @@ def test_the_closing_screen_has_one_line_of_the_plan(tmp_path):
         "sync": {"pulls": 0, "bytes": 0, "divergence": None},
     }  # fmt: skip
 
-    def names(values) -> list[str]:
-        table = closing_table(values)
-        return [str(cell) for cell in table.columns[0].cells]
+    def rows(values) -> dict[str, str]:
+        names, texts = closing_table(values).columns
+        return dict(zip(map(str, names.cells), map(str, texts.cells), strict=True))
 
-    assert not any("plan" in name for name in names(summary))
-    assert not any("plan" in name for name in names(summary | {"plan": None}))
-    with_plan = names(summary | {"plan": {"line": "actors are the bottleneck"}})
-    assert sum("plan" in name for name in with_plan) == 1
+    assert "bottleneck" not in rows(summary)
+    assert "bottleneck" not in rows(summary | {"plan": None})
+    line = "taking turns, actors are the bottleneck: 9 of 10 steps/s planned; {}, Y only a little"
+    plan = {"plan": {"line": line.format("another actor would help")}}
+    text = "actors are the bottleneck; another actor would help"
+    assert rows(summary | plan)["bottleneck"] == text
 
 
 def test_environments_in_threads_are_measured_at_their_own_pace(monkeypatch):

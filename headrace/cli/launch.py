@@ -172,7 +172,8 @@ def slurm(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a lost terminal changes nothing
     show: Callable[[str], None] = lambda text: print(text, end="", flush=True)  # noqa: E731
     try:
-        return JobFollower(number, log, before, show, _say).to_the_end()
+        follower = JobFollower(number, log, before, show, _say, job.num_jobs)
+        return follower.to_the_end()
     except KeyboardInterrupt:
         cancelled(number, _say)
         return STATUS

@@ -68,7 +68,8 @@ def curves(
             with contextlib.suppress(ValueError):  # runs without a common range
                 at, values = on_grid(full)
                 mean, low, high = _middle(values)
-                panel.plot(at, mean, linewidth=2.0 if runs else None, **look)
+                alone = "o" if at[0] == at[-1] else None  # a line of one point is invisible
+                panel.plot(at, mean, linewidth=2.0 if runs else None, marker=alone, **look)
                 panel.fill_between(at, low, high, alpha=0.2, color=f"C{i}", linewidth=0)
     panel.xaxis.set_major_formatter(EngFormatter(sep=" "))  # plain millions would overlap
     panel.grid(alpha=0.3)

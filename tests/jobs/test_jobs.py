@@ -251,6 +251,35 @@ def test_seeds_that_slurm_has_forgotten_count(tmp_path, monkeypatch, before, las
     assert answers == []
 
 
+def test_an_array_shows_how_many_jobs_have_ended_and_the_time_left(tmp_path, monkeypatch):
+    names = [["RUNNING", "RUNNING"], ["COMPLETED", "RUNNING"], *[["COMPLETED", "COMPLETED"]] * 2]
+    answers = [
+        [State(f"8_{i}", x, "None", 0, "node1", 0) for i, x in enumerate(each)] for each in names
+    ]
+    monkeypatch.setattr(following, "_LOOK_S", 0.01)
+    monkeypatch.setattr(following, "states", lambda job: answers.pop(0))
+    for i in range(2):
+        (tmp_path / f"{i}.log").write_text("begun\n")
+    said = []
+    logs = {tmp_path / f"{i}.log": LogTail(tmp_path / f"{i}.log") for i in range(2)}
+    for path in logs:
+        path.write_text("begun\nmore\n")
+    follower = JobFollower("8", f"{tmp_path}/%a.log", logs, lambda text: None, said.append, 2)
+    assert follower.to_the_end() == 0
+    ended = [line for line in said if "ended" in line]
+    assert ended == [
+        "[1/2, 0:00:00 left] job 8_0 has ended: completed",
+        "[2/2] job 8_1 has ended: completed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("array", "count"), [(None, 1), ("0-3", 4), ("1,5,7", 3), ("0-7%2", 8), ("0-8:4,9", 4)]
+)
+def test_the_jobs_of_an_array_are_counted(array, count):
+    assert Job(array=array).num_jobs == count
+
+
 def test_another_version_on_a_node_is_told_with_the_remedy():
     assert difference(versions(), "login1") == ""
     assert versions()["Python"] == platform.python_version()  # which Ray compares whole

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.errors import LaunchFailed
 from headrace.jobs.slurm.queue import State, cancel, states
+from headrace.rundir.countdown import Countdown
 
 _LOOK_S = 1.0  # initial polling interval of SLURM
 _SELDOM_S = 10.0  # later on
@@ -50,6 +51,7 @@ class JobFollower:
         before: sizes or contents of existing logs, by path.
         show: called with the job's output.
         say: called with status messages.
+        num_jobs: number of jobs of an array.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class JobFollower:
         before: dict[Path, LogTail],
         show: Callable[[str], None],
         say: Callable[[str], None],
+        num_jobs: int = 1,
     ) -> None:
+        self._countdown, self._num_jobs = Countdown(num_jobs), num_jobs
         self._job, self._pattern, self._show, self._say = job, pattern, show, say
         self._logs, self._told = before, dict[str, str]()
         self._seen: set[str] = set()  # jobs that have printed something
@@ -70,9 +74,9 @@ class JobFollower:
         pause_s = _LOOK_S
         while True:
             now = self._states()
+            self._last |= {one.job: one for one in now}
             for one in now:
                 self._report_status(one)
-                self._last[one.job] = one
             for one in now:
                 self._print(one)
             if all(one.ended for one in now):
@@ -131,7 +135,12 @@ class JobFollower:
             status = f"has ended: {one.name.lower().replace('_', ' ')}"
         if status and self._told.get(one.job) != status:
             self._told[one.job] = status
-            self._say(f"job {one.job} {status}")
+            where = f"{self._progress()} " if one.ended and self._num_jobs > 1 else ""
+            self._say(f"{where}job {one.job} {status}")
+
+    def _progress(self) -> str:
+        """Format how many jobs of an array have ended, and the time left."""
+        return self._countdown.text(sum(one.ended for one in self._last.values()))
 
 
 def cancelled(job: str, say: Callable[[str], None], timeout_s: float = 120.0) -> None:

@@ -66,6 +66,18 @@ class Job:
     requeue: bool = True
     """Requeue and resume after preemption, the time limit or the loss of a node."""
 
+    @property
+    def num_jobs(self) -> int:
+        """Number of jobs of the array; 1 without an array."""
+        if self.array is None:
+            return 1
+        seeds: set[int] = set()
+        for part in self.array.partition("%")[0].split(","):
+            numbers, _, step = part.partition(":")
+            first, _, last = numbers.partition("-")
+            seeds.update(range(int(first), int(last or first) + 1, int(step or 1)))
+        return len(seeds)
+
     def __post_init__(self) -> None:
         check_fields(self, "slurm: ")
         limit_s = _seconds(self.time_limit)

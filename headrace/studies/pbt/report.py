@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from headrace.rundir.atomic_files import checkpoint_errors, replace_text
+from headrace.rundir.countdown import continue_line
 from headrace.studies import flags
 from headrace.studies.machine import markdown, show
 from headrace.studies.pbt.member import Event, Member
@@ -96,6 +97,8 @@ def write(population: Population, members: Sequence[Member], console: Console) -
     env, total = flags.named(population.config), population.config.total_steps
     title = f"{population.config.algo_name} on {env}, {len(members)} members"
     units = "returns" if population.suite is None else "0 random, 1 the reference"
+    best = str(members[int(rows[0]["member"])].run_dir)
+    command = continue_line(best, total)
     page = [
         f"# Population: {title}",
         f"Turns of {population.turn_steps:,} of {total:,} steps. After {population.burn_in:,} "
@@ -106,12 +109,14 @@ def write(population: Population, members: Sequence[Member], console: Console) -
         "initial weights of its founder.",
         "![Scores, schedules and lineage](population.png)",
         markdown(rows),
-        f"The best policy is in {members[int(rows[0]['member'])].run_dir}.",
+        f"The best policy is in {best}. Continue it with `{command}`.",
     ]
     draw(histories, title, folder / "population.png")
     with checkpoint_errors(folder / "population.md"):
         replace_text(folder / "population.md", "\n\n".join(page) + "\n")
-    console.print(f"page: {folder}/population.md, plot: {folder}/population.png")
+    console.print(f"best run: {best}\ncontinue it: {command}", soft_wrap=True)
+    where = f"page: {folder}/population.md, plot: {folder}/population.png"
+    console.print(where, soft_wrap=True)
 
 
 def draw(histories: Histories, title: str, path: Path) -> None:

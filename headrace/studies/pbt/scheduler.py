@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.errors import CheckpointError, HeadraceError
+from headrace.rundir.countdown import Countdown
 from headrace.rundir.lock import Lock, locked
 from headrace.studies.children import Children, ProcessKilled
 from headrace.studies.pbt.member import Event, Member
@@ -58,6 +59,21 @@ class PopulationScheduler:
     def __post_init__(self) -> None:
         count = range(self.population.members)
         self.members = [Member(i, self.population.member_dir(i)) for i in count]
+        self._countdown = Countdown(len(count) * self._most_steps, self._steps_done())
+
+    @property
+    def _most_steps(self) -> int:
+        return self.population.config.total_steps
+
+    def _steps_done(self) -> int:
+        """Return the steps of all members, each up to its total."""
+        return sum(min(max(0, _steps(one)), self._most_steps) for one in self.members)
+
+    def _where(self) -> str:
+        """Format how much of the population's training is done, and the time left."""
+        done = self._steps_done()
+        share = done / (len(self.members) * self._most_steps)
+        return self._countdown.text(done, f"{share:.0%}")
 
     def turn(self, children: Children) -> bool:
         """Run one turn of the member with fewest steps among those that aren't being trained.
@@ -115,7 +131,7 @@ class PopulationScheduler:
 
     def _has_turns_left(self, steps: int) -> bool:
         """Return whether a member with this number of steps has turns left."""
-        return steps < self.population.config.total_steps
+        return steps < self._most_steps
 
     def _take(self, member: Member, children: Children) -> None:
         """Train one turn of a locked member and record the result."""
@@ -144,7 +160,8 @@ class PopulationScheduler:
         else:
             event = member.trained(event.hyper, score.env_steps, self.population.fitness(score))
             self._done += 1
-            self.say(f"member {member.number}: {event.steps:,} steps, score {event.score:.4g}")
+            what = f"{event.steps:,} steps, score {event.score:.4g}"
+            self.say(f"{self._where()} member {member.number}: {what}")
         if self._has_turns_left(event.steps) and member.number not in self.given_up:
             self._evolve(member, event)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from headrace.config import Config
 from headrace.errors import HeadraceError
+from headrace.rundir.countdown import Countdown
 from headrace.studies import flags
 from headrace.studies.children import Children
 from headrace.studies.identity import alone
@@ -51,7 +52,7 @@ def run(sweep: Sweep, console: Console, measure: Measure = measured) -> int:
     env = flags.named(sweep.config)
     head(Sweep.__doc__, f"{sweep.config.algo_name} on {env}: {drawn}", console)
     given_up: set[int] = set()
-    stores = threading.local()
+    stores, countdown = threading.local(), Countdown(sweep.trials, first.num_ended())
 
     def turn(children: Children) -> bool:
         if not hasattr(stores, "store"):
@@ -72,7 +73,8 @@ def run(sweep: Sweep, console: Console, measure: Measure = measured) -> int:
             given_up.add(claim.number)
             claim.lock.release()
             line = f"interrupted, start the command again to resume it: {error}"
-        console.print(f"trial {claim.number} ({values}): {line}", soft_wrap=True)
+        where = countdown.text(store.num_ended())
+        console.print(f"{where} trial {claim.number} ({values}): {line}", soft_wrap=True)
         return True
 
     work(sweep.jobs, turn)

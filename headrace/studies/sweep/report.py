@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 
 from headrace.errors import CheckpointError, setting
 from headrace.rundir.atomic_files import checkpoint_errors, replace_text
+from headrace.rundir.countdown import continue_line
 from headrace.rundir.curves import Curve, read_run
 from headrace.studies import flags, statistics
 from headrace.studies.aggregation import mean_se
 from headrace.studies.machine import markdown, show
-from headrace.studies.plotting import band, curves, picture
+from headrace.studies.plotting import Series, band, curves, picture
 from headrace.studies.sweep.settings import Sweep
 from headrace.studies.sweep.store import Store, optuna
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BEST = 3  # trials with plotted curves, as in IMPALA's Figure 4
 _FEWEST = 10  # minimum number of trials for importances
@@ -128,9 +133,14 @@ def write(sweep: Sweep, store: Store, console: Console) -> None:
         f"seed(s) each, drawn by {sweep.draws}. A score is {_units(sweep)} of a run's final "
         "evaluation, or without one of its last 100 training episodes; ± is the standard error "
         "over seeds.",
-        "![The best three, scores by rank, importances](sweep.png)",
-        markdown(rows),
     ]
+    if draw(sweep, trials, shares, title, folder / "sweep.png"):
+        parts.append("![The best three, scores by rank, importances](sweep.png)")
+    parts.append(markdown(rows))
+    if (run := best_run(sweep, trials)) is not None:
+        command = continue_line(str(run), sweep.base.total_steps)
+        parts.append(f"The best run is {run}. Continue it with `{command}`.")
+        console.print(f"best run: {run}\ncontinue it: {command}", soft_wrap=True)
     parts += _over_seeds(trials)
     if failed := [t for t in trials if "error" in t.user_attrs]:
         parts += ["## Without a score", *(f"- trial {t.number}: {t.user_attrs['error']}"
@@ -142,33 +152,67 @@ def write(sweep: Sweep, store: Store, console: Console) -> None:
         )
         table = [{"setting": name, "importance": f"{x:.0%}"} for name, x in shares.items()]
         parts += ["## Importances", words, markdown(table)]
-    draw(sweep, trials, shares, title, folder / "sweep.png")
     with checkpoint_errors(folder / "sweep.md"):
         replace_text(folder / "sweep.md", "\n\n".join(parts) + "\n")
-    console.print(f"page: {folder}/sweep.md, plot: {folder}/sweep.png")
+    plot = folder / "sweep.png"
+    console.print(f"page: {folder}/sweep.md" + f", plot: {plot}" * plot.exists(), soft_wrap=True)
+
+
+def best_run(sweep: Sweep, trials: Sequence[Any]) -> Path | None:
+    """Return the directory of the best seed of the best trial; None if there is none."""
+    best = next((trial for trial in ranked(trials) if trial.user_attrs.get("scores")), None)
+    if best is None:
+        return None
+    scores = best.user_attrs["scores"]
+    seed = sweep.config.seed + max(range(len(scores)), key=scores.__getitem__)
+    run = sweep.trial_dir(best.number) / f"seed-{seed}"
+    return run if run.exists() else None
 
 
 def draw(
     sweep: Sweep, trials: Sequence[Any], shares: dict[str, float], title: str, path: Path
-) -> None:
-    """Plot curves of the best trials, the stability curve (IMPALA, Figure 4), and importances."""
+) -> bool:
+    """Plot curves of the best trials, the stability curve (IMPALA, Figure 4), and importances.
+
+    Panels without data are left out; returns False, without a plot, if there are none.
+    """
     best = [trial for trial in ranked(trials) if "scores" in trial.user_attrs]
-    panels = 3 if shares else 2
-    with picture(path, title, (5.0 * panels, 4.0), ncols=panels) as (_, axes):
-        names = {t.number: f"{i}: trial {t.number}" for i, t in enumerate(best[:BEST], 1)}
-        curves(axes[0], {name: run_curves(sweep, number) for number, name in names.items()})
-        over = f"\n{band()}" if sweep.seeds > 1 else ""
-        axes[0].set(xlabel="environment steps", ylabel=f"training return{over}")
-        if names:
-            axes[0].legend(fontsize="small")
-        scores = [_score(trial) for trial in best]
-        axes[1].plot(range(1, len(scores) + 1), scores, marker="o", markersize=4)
-        without = len(ranked(trials)) - len(best)
-        axes[1].set(
-            xlabel=f"rank of the combination ({without} pruned or without a score)",
-            ylabel="final score", xlim=(0, max(2, len(ranked(trials)) + 1)),
-        )  # fmt: skip
-        axes[1].grid(alpha=0.3)
-        if shares:
-            axes[2].barh(list(shares)[::-1], list(shares.values())[::-1])
-            axes[2].set(xlabel="importance for being among the best", xlim=(0, 1))
+    names = {t.number: f"{i}: trial {t.number}" for i, t in enumerate(best[:BEST], 1)}
+    learning = {name: run_curves(sweep, number) for number, name in names.items()}
+    learning = {name: each for name, each in learning.items() if any(x for x, _ in each)}
+    panels: list[Callable[[Axes], None]] = []
+    if learning:
+        panels.append(partial(_draw_curves, learning, sweep.seeds > 1))
+    if best:
+        panels.append(partial(_draw_ranks, [_score(x) for x in best], len(ranked(trials))))
+    if shares:
+        panels.append(partial(_draw_importances, shares))
+    if not panels:
+        path.unlink(missing_ok=True)  # of an earlier call
+        return False
+    with picture(path, title, (5.0 * len(panels), 4.0), ncols=len(panels)) as (_, axes):
+        for draw_panel, panel in zip(panels, axes, strict=True):
+            draw_panel(panel)
+    return True
+
+
+def _draw_curves(learning: Series, several_seeds: bool, panel: Axes) -> None:
+    curves(panel, learning)
+    over = f"\n{band()}" if several_seeds else ""
+    panel.set(xlabel="environment steps", ylabel=f"training return{over}")
+    panel.legend(fontsize="small")
+
+
+def _draw_ranks(scores: Sequence[float], ended: int, panel: Axes) -> None:
+    panel.plot(range(1, len(scores) + 1), scores, marker="o", markersize=4)
+    without = ended - len(scores)
+    panel.set(
+        xlabel=f"rank of the combination ({without} pruned or without a score)",
+        ylabel="final score", xlim=(0, max(2, ended + 1)),
+    )  # fmt: skip
+    panel.grid(alpha=0.3)
+
+
+def _draw_importances(shares: dict[str, float], panel: Axes) -> None:
+    panel.barh(list(shares)[::-1], list(shares.values())[::-1])
+    panel.set(xlabel="importance for being among the best", xlim=(0, 1))

@@ -123,6 +123,10 @@ class Store:
         """Return all of Optuna's frozen trials, by number."""
         return list(self.study.get_trials(deepcopy=False))
 
+    def num_ended(self) -> int:
+        """Return the number of trials that have ended, in any process."""
+        return sum(trial.state.is_finished() for trial in self.trials())
+
     def claim(self, given_up: set[int]) -> Claim | None:
         """Claim an interrupted trial or a new one; None if other processes work on all of them.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import populations as stub
 import pytest
@@ -140,3 +142,16 @@ def test_a_recipes_return_to_stop_at_is_left_out(monkeypatch):
     assert recipe("cartpole", "impala").stop_return == 475.0
     command.main(["impala", "--recipe", "cartpole", "--threshold", "10"])
     assert found[0].config.stop_return is None
+
+
+def test_a_population_shows_its_progress_and_how_to_continue_its_best_run(tmp_path, capsys):
+    population = stub.population(str(tmp_path), members=2)
+    assert run(population, wide_console(), stub.train) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.partition("]")[0] for line in lines if "steps, score" in line and "[" in line]
+    assert re.fullmatch(r"\[\d+%, \d+:\d\d:\d\d left", shown[0])
+    assert shown[-1] == "[100%"
+    best = next(line.removeprefix("best run: ") for line in lines if "best run" in line)
+    assert Path(best).parent.parent == tmp_path / "members"
+    total = 2 * population.config.total_steps
+    assert f"continue it: headrace resume {best} --total-steps {total:_}" in lines

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,13 +125,69 @@ def test_the_best_trials_of_several_seeds_have_interquartile_means(tmp_path):
     assert found == [["3", "5.50"], ["2", "4.50"], ["1", "3.50"]]
 
 
+def learned(sweep: Sweep, number: int, count: int = 20) -> SimpleNamespace:
+    """Write the run of a trial, and return the trial."""
+    folder = sweep.trial_dir(number) / "seed-0"
+    folder.mkdir(parents=True)
+    lines = [{"env_steps": i, "charts/episodic_return": float(i)} for i in range(1, count + 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    state = SimpleNamespace(is_finished=lambda: True)
+    scores = {"scores": [float(number)]}
+    return SimpleNamespace(number=number, value=float(number), user_attrs=scores, state=state)
+
+
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_the_picture_tells_of_means_over_runs_where_there_are_several(tmp_path, monkeypatch, seeds):
     asked = []
     monkeypatch.setattr(report, "band", lambda: asked.append(1) or "mean")
     sweep = Sweep(sample=SAMPLE, seeds=seeds, output=str(tmp_path))
-    report.draw(sweep, [], {}, "title", tmp_path / "sweep.png")
+    report.draw(sweep, [learned(sweep, 0)], {}, "title", tmp_path / "sweep.png")
     assert len(asked) == seeds - 1
+
+
+def test_no_panel_is_empty_however_few_trials_there_are(tmp_path, monkeypatch):
+    drawn = []
+    picture = report.picture
+
+    @contextlib.contextmanager
+    def seen(*args, **kwargs):
+        with picture(*args, **kwargs) as (figure, axes):
+            yield figure, axes
+            drawn.append([len(ax.lines) + len(ax.patches) for ax in axes])
+            for ax in axes:
+                for line in ax.lines:  # a line of one point needs a marker
+                    assert len(set(line.get_xdata())) != 1 or line.get_marker() != "None"
+
+    monkeypatch.setattr(report, "picture", seen)
+    sweep, path = Sweep(sample=SAMPLE, output=str(tmp_path)), tmp_path / "sweep.png"
+    assert not report.draw(sweep, [], {}, "title", path)
+    assert not path.exists()
+    one, short = learned(sweep, 0), learned(sweep, 1, count=1)
+    without = SimpleNamespace(number=2, value=2.0, user_attrs=one.user_attrs, state=one.state)
+    for trials, panels in (([one], 2), ([short], 2), ([without], 1), ([one, short, without], 2)):
+        assert report.draw(sweep, trials, {}, "title", path)
+        assert path.stat().st_size > 1000
+        assert len(drawn[-1]) == panels
+        assert all(drawn[-1])
+
+
+def test_a_sweep_shows_its_progress_and_how_to_continue_its_best_run(tmp_path, capsys):
+    sweep = Sweep(sample=SAMPLE, trials=3, seeds=2, sampler="random", output=str(tmp_path))
+
+    def measure(sweep, claim, repeat, children):
+        (sweep.trial_dir(claim.number) / f"seed-{repeat}").mkdir(parents=True)
+        return {"score": [1.0, 3.0, 2.0][claim.number] - 0.1 * repeat}
+
+    assert run(sweep, wide_console(), measure) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.partition("]")[0] for line in lines if "trial " in line and "score" in line]
+    assert re.fullmatch(r"\[1/3, \d+:\d\d:\d\d left", shown[0])
+    assert shown[2] == "[3/3"
+    best = tmp_path / "trials" / "0001" / "seed-0"
+    command = f"headrace resume {best} --total-steps {2 * sweep.base.total_steps:_}"
+    assert f"best run: {best}" in lines
+    assert f"continue it: {command}" in lines
+    assert f"Continue it with `{command}`." in (tmp_path / "sweep.md").read_text()
 
 
 def test_importances_find_what_matters(tmp_path):

@@ -1,4 +1,4 @@
-# headrace and Ray, for pods of KubeRay and anything else:
+# Image with headrace and Ray, for example for KubeRay:
 #
 #   docker build -t headrace .
 #   docker build -t headrace:cuda --build-arg BASE=nvidia/cuda:12.8.1-base-ubuntu24.04 \
@@ -6,7 +6,7 @@
 ARG BASE=python:3.11.14-slim-bookworm
 FROM ${BASE}
 ARG PYTHON=3.11
-# wget and ps: KubeRay's probes and Ray's look at processes.
+# KubeRay's probes use wget, and Ray uses ps.
 ARG PACKAGES="procps=2:4.0.2-3 wget=1.21.3-1+deb12u1"
 
 # hadolint ignore=DL3008,SC2086
@@ -20,12 +20,12 @@ WORKDIR /opt/headrace
 COPY pyproject.toml setup.py constraints.txt MANIFEST.in README.md LICENSE ./
 COPY headrace headrace
 COPY headrace_ssa headrace_ssa
-# ray[default] has the dashboard, which RayJobs are handed over to.
+# ray[default] contains the dashboard, which accepts RayJobs.
 RUN pip install --no-cache-dir --constraint constraints.txt setuptools torch==2.13.0 \
     && pip install --no-cache-dir --constraint constraints.txt --no-build-isolation \
         ".[atari,plots,ray,tensorboard,video]" "ray[default]"
 
-# Ubuntu's images have a user of this number already.
+# Ubuntu's images already have a user with this id.
 RUN (getent passwd 1000 || useradd --uid 1000 --create-home headrace) \
     && install --directory --owner=1000 /runs /home/headrace
 USER 1000

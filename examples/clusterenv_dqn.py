@@ -1,9 +1,9 @@
-"""DQN (Mnih et al. 2015) in one file: workers act and go on acting while this process learns.
+"""DQN (Mnih et al. 2015) in one file: workers keep acting while this process trains.
 
     python examples/clusterenv_dqn.py --env-id CartPole-v1 --nodes 2
     tensorboard --logdir runs
 
-The epsilon of epsilon-greedy is a buffer of the network, so it travels with the weights.
+Epsilon is a buffer of the network, so workers receive it with the weights.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ class Args:
     env_id: str = "CartPole-v1"
     """Gymnasium id of an environment with vectors as observations and discrete actions."""
     seed: int = 0
-    """Of the environments and of torch; which worker is ready first is left to chance."""
+    """Random seed of environments and torch. The order in which workers finish still varies."""
     total_steps: int = 100_000
-    """Environment steps, without those that only reset."""
+    """Environment steps, excluding autoreset steps."""
     nodes: int = 2
-    """Workers, processes of this machine."""
+    """Worker processes on this machine."""
     envs_per_node: int = 8
-    """Environments of each worker."""
+    """Environments per worker."""
     num_steps: int = 16
-    """Steps of each environment in what a worker delivers at once."""
+    """Steps per environment in each rollout of a worker."""
     kl_threshold: float = 0.01
-    """A worker fetches weights once its copy is farther from the network, in nats."""
+    """A worker fetches weights when its policy diverges by more than this KL, in nats."""
     max_policy_lag: int = 50
-    """It also does when it is so many versions behind; each delivery makes one."""
+    """A worker also fetches weights when it is this many rollouts behind."""
     learning_rate: float = 1e-3
-    """Of Adam."""
+    """Learning rate of Adam."""
     gamma: float = 0.99
-    """Discount."""
+    """Discount factor."""
     buffer_size: int = 50_000
-    """Transitions that are kept."""
+    """Capacity of the replay buffer, in transitions."""
     learning_starts: int = 1_000
-    """Transitions before the first optimiser step."""
+    """Environment steps before the first optimiser step."""
     batch_size: int = 128
     """Transitions per optimiser step."""
     steps_per_update: int = 4
     """Environment steps per optimiser step."""
     target_interval: int = 100
-    """Optimiser steps after which the target network is a copy again."""
+    """Optimiser steps between updates of the target network."""
     exploration_fraction: float = 0.2
-    """Of all steps, in which epsilon falls from 1 to its end."""
+    """Fraction of all steps over which epsilon falls from 1 to `end_epsilon`."""
     end_epsilon: float = 0.02
     """Probability of a random action after that."""
     eval_episodes: int = 20
-    """Episodes of the evaluation at the end."""
+    """Episodes of the final evaluation."""
 
 
 class QNetwork(nn.Module):
-    """Values of all actions, and the epsilon-greedy policy that they make."""
+    """Action values and their epsilon-greedy policy."""
 
     epsilon: Tensor
 
@@ -81,24 +81,24 @@ class QNetwork(nn.Module):
         self.register_buffer("epsilon", torch.tensor(1.0))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """``[B, num_inputs]`` to ``[B, num_actions]``."""
+        """Return action values ``[B, num_actions]`` of observations ``[B, num_inputs]``."""
         return self.layers(obs)
 
     def distribution(self, obs: Tensor) -> Categorical:
-        """Of the actions in ``obs``; workers' drift is measured with it."""
+        """Return the action distribution, which also measures the policy divergence of workers."""
         value = self(obs)
         greedy = nn.functional.one_hot(value.argmax(-1), value.shape[-1])
         return Categorical(probs=(1 - self.epsilon) * greedy + self.epsilon / value.shape[-1])
 
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions and their log-probabilities, ``[B]`` each."""
+        """Sample actions and return them with their log-probabilities, ``[B]`` each."""
         distribution = self.distribution(obs)
         action = distribution.sample()
         return action, distribution.log_prob(action)
 
 
 class ReplayBuffer:
-    """The latest ``capacity`` transitions."""
+    """Replay buffer of the latest ``capacity`` transitions."""
 
     def __init__(self, capacity: int, num_inputs: int) -> None:
         self.size, self._next, self._capacity = 0, 0, capacity
@@ -111,7 +111,7 @@ class ReplayBuffer:
         )
 
     def add(self, columns: tuple[Tensor, ...]) -> None:
-        """Take ``n`` transitions over the oldest ones."""
+        """Store transitions in place of the oldest ones."""
         num_new = len(columns[0])
         rows = (self._next + torch.arange(num_new)) % self._capacity
         for column, new in zip(self._columns, columns, strict=True):
@@ -120,15 +120,15 @@ class ReplayBuffer:
         self.size = min(self.size + num_new, self._capacity)
 
     def sample(self, num_rows: int) -> tuple[Tensor, ...]:
-        """Transitions drawn with replacement: obs, action, reward, next_obs, terminated."""
+        """Sample with replacement: obs, action, reward, next_obs, terminated."""
         rows = torch.randint(self.size, (num_rows,))
         return tuple(column[rows] for column in self._columns)
 
 
 def transitions(rollout: hr.types.Rollout) -> tuple[Tensor, ...]:
-    """What a rollout holds, without the steps that only reset (``first[t + 1]``).
+    """Return the transitions of a rollout, without autoreset steps (``first[t + 1]``).
 
-    The observation behind a truncated step is the episode's last, as that behind any other.
+    The observation after a truncated step is the last one of the episode.
 
     Returns:
         obs, action, reward, next_obs, terminated, ``[n, ...]`` each.
@@ -140,17 +140,17 @@ def transitions(rollout: hr.types.Rollout) -> tuple[Tensor, ...]:
 
 
 def td_loss(online: QNetwork, target: QNetwork, batch: tuple[Tensor, ...], gamma: float) -> Tensor:
-    """Mean squared one-step error; only a terminated step doesn't bootstrap."""
+    """Return the mean squared TD error. Only terminated steps don't bootstrap."""
     obs, action, reward, next_obs, terminated = batch
     with torch.no_grad():
-        best = online(next_obs).argmax(-1, keepdim=True)  # of the other network: double Q-learning
+        best = online(next_obs).argmax(-1, keepdim=True)  # double Q-learning
         value = target(next_obs).gather(1, best).squeeze(1)
         goal = reward + gamma * value * ~terminated
     return nn.functional.mse_loss(online(obs).gather(1, action[:, None]).squeeze(1), goal)
 
 
 def evaluate(network: QNetwork, args: Args) -> np.ndarray:
-    """Returns of ``eval_episodes`` episodes with the best actions."""
+    """Return the returns of ``eval_episodes`` episodes with greedy actions."""
     envs = SyncVectorEnv([lambda: gymnasium.make(args.env_id)] * args.eval_episodes)
     obs, _ = envs.reset(seed=args.seed + 1_000_000)
     returns, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
@@ -165,11 +165,11 @@ def evaluate(network: QNetwork, args: Args) -> np.ndarray:
 
 
 def main(args: Args) -> None:
-    """Train, with a line per 10,000 steps, and evaluate."""
+    """Train, print a line per 10,000 steps, and evaluate."""
     torch.manual_seed(args.seed)
-    torch.set_num_threads(1)  # networks this small gain nothing from more
+    torch.set_num_threads(1)  # more threads don't speed up networks this small
     run_dir = f"runs/{args.env_id}__{Path(__file__).stem}__{args.seed}__{int(time.time())}"
-    print(f"DQN into {run_dir} with {args}")
+    print(f"Training DQN in {run_dir} with {args}")
     writer = SummaryWriter(run_dir)
     config = {
         "env_name": args.env_id,
@@ -228,7 +228,7 @@ def main(args: Args) -> None:
     writer.close()
     returns = evaluate(network, args)
     mean, deviation = returns.mean(), returns.std()
-    print(f"Evaluation: return {mean:.1f}, deviation {deviation:.1f}, {len(returns)} episodes")
+    print(f"Evaluation: return {mean:.1f} ± {deviation:.1f}, {len(returns)} episodes")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """PPO (Schulman et al. 2017) in one file, for discrete actions.
 
-    python examples/ppo.py             everything in one process
-    python examples/ppo.py --nodes 2   environments and acting on workers, with ClusterEnv
+    python examples/ppo.py             one process
+    python examples/ppo.py --nodes 2   environments and inference on workers, with ClusterEnv
     tensorboard --logdir runs
 
-Ends of episodes follow Gymnasium's NEXT_STEP autoreset: the step behind an end only resets.
+Environments use Gymnasium's NEXT_STEP autoreset: the step after an episode's end only resets.
 """
 
 from __future__ import annotations
@@ -35,68 +35,68 @@ class Args:
     env_id: str = "LunarLander-v3"
     """Gymnasium id of an environment with vectors as observations and discrete actions."""
     seed: int = 0
-    """Of the environments and of torch."""
+    """Random seed of environments and torch."""
     total_steps: int = 1_000_000
-    """Environment steps, without those that only reset."""
+    """Environment steps, excluding autoreset steps."""
     num_envs: int = 32
-    """Environments in all."""
+    """Total number of environments."""
     nodes: int = 0
-    """Workers, which share the environments and act; 0: this process does it all."""
+    """Number of workers that run environments and policy; 0: use this process only."""
     place: Literal["local", "ray", "slurm", "kubernetes"] = "local"
-    """Workers are processes of this machine, actors of Ray, in a job of SLURM, or in pods."""
+    """Backend of the workers: local processes, Ray actors, a SLURM job or Kubernetes pods."""
     kl_threshold: float = 0.005
-    """A worker fetches weights once its copy is farther from the agent, in nats."""
+    """A worker fetches weights when its policy diverges by more than this KL, in nats."""
     num_steps: int = 128
-    """Steps of each environment per update."""
+    """Steps per environment and update."""
     learning_rate: float = 1e-3
-    """Of Adam, at the beginning; it falls to 0."""
+    """Initial learning rate of Adam, annealed linearly to 0."""
     gamma: float = 0.999
-    """Discount; below 0.999 hovering to the time limit looks as good as landing."""
+    """Discount factor. Below 0.999, hovering until the time limit looks as good as landing."""
     gae_lambda: float = 0.98
-    """Decay of the sum in generalised advantage estimation."""
+    """Lambda of generalised advantage estimation."""
     update_epochs: int = 4
-    """Passes over the data of an update."""
+    """Epochs per update."""
     num_minibatches: int = 8
-    """Optimiser steps per pass."""
+    """Minibatches per epoch."""
     clip_coef: float = 0.2
-    """How far the probability ratio counts."""
+    """Clipping range of the probability ratio."""
     ent_coef: float = 0.01
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
-    """Gradients are scaled down to this norm."""
+    """Maximum gradient norm."""
     eval_episodes: int = 20
-    """Episodes of the evaluation at the end."""
+    """Episodes of the final evaluation."""
 
 
 class Agent(nn.Module):
-    """A policy and a value function, two separate perceptrons."""
+    """Actor and critic as separate multi-layer perceptrons."""
 
     def __init__(self, num_inputs: int, num_actions: int) -> None:
         super().__init__()
         self.actor = perceptron(num_inputs, num_actions, last_gain=0.01)
         self.critic = perceptron(num_inputs, 1, last_gain=1.0)
-        self.normalizer, self.popart = Normalizer(num_inputs), PopArt()  # whatever the units are
+        self.normalizer, self.popart = Normalizer(num_inputs), PopArt()  # for any scale
 
     def distribution(self, obs: Tensor) -> Categorical:
-        """Of the actions in ``obs`` ``[..., num_inputs]``."""
+        """Return the action distribution of observations ``[..., num_inputs]``."""
         return Categorical(logits=self.actor(self.normalizer(obs)))
 
     def value(self, obs: Tensor) -> Tensor:
-        """``[..., num_inputs]`` to ``[...]``, in the units of the rewards."""
+        """Return values ``[...]`` of observations ``[..., num_inputs]``, in reward units."""
         return self.popart(self.critic(self.normalizer(obs)).squeeze(-1))
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions and their log-probabilities, ``[B]`` each."""
+        """Sample actions and return them with their log-probabilities, ``[B]`` each."""
         distribution = self.distribution(obs)
         action = distribution.sample()
         return action, distribution.log_prob(action)
 
 
 def perceptron(num_inputs: int, num_outputs: int, last_gain: float) -> nn.Sequential:
-    """Two hidden layers with orthogonal weights."""
+    """Return a network with two hidden layers and orthogonal initialisation."""
     sizes = [num_inputs, 64, 64, num_outputs]
     layers: list[nn.Module] = []
     for i, gain in enumerate([2**0.5, 2**0.5, last_gain]):
@@ -110,16 +110,16 @@ def perceptron(num_inputs: int, num_outputs: int, last_gain: float) -> nn.Sequen
 def gae(
     reward: Tensor, value: Tensor, terminated: Tensor, valid: Tensor, gamma: float, lam: float
 ) -> Tensor:
-    """Generalised advantage estimation.
+    """Compute advantages by generalised advantage estimation (Schulman et al. 2016).
 
-    After a truncated step ``value[t + 1]`` is that of the final observation, which bootstraps. The
-    step behind it isn't valid: it only resets, and it cuts the sum.
+    After a truncated step, ``value[t + 1]`` is the value of the final observation, which
+    bootstraps. The following autoreset step is invalid and ends the sum.
 
     Args:
         reward, terminated, valid: ``[T, N]``. value: ``[T + 1, N]``.
 
     Returns:
-        advantages ``[T, N]``, 0 where a step isn't valid.
+        Advantages ``[T, N]``, 0 at invalid steps.
     """
     advantage = torch.zeros_like(reward)
     carried = torch.zeros_like(reward[0])
@@ -134,7 +134,7 @@ def gae(
 def learn(
     agent: Agent, optimizer: torch.optim.Optimizer, data: dict[str, Tensor], args: Args
 ) -> dict[str, float]:
-    """One update; ``data`` holds ``n`` valid steps. Returns scalars of its last minibatch."""
+    """Update the agent with ``n`` valid steps. Return metrics of the last minibatch."""
     num_steps = len(data["obs"])
     for _ in range(args.update_epochs):
         for index in torch.randperm(num_steps).tensor_split(args.num_minibatches):
@@ -163,7 +163,7 @@ def learn(
 
 
 def evaluate(agent: Agent, args: Args) -> np.ndarray:
-    """Returns of ``eval_episodes`` episodes with the likeliest actions."""
+    """Return the returns of ``eval_episodes`` episodes with the most likely actions."""
     envs = SyncVectorEnv([lambda: gymnasium.make(args.env_id)] * args.eval_episodes)
     obs, _ = envs.reset(seed=args.seed + 1_000_000)
     returns, running = np.zeros(envs.num_envs), np.ones(envs.num_envs, bool)
@@ -178,7 +178,7 @@ def evaluate(agent: Agent, args: Args) -> np.ndarray:
 
 
 def make(args: Args) -> VectorEnv:
-    """The environments: here, or on workers."""
+    """Create the environments in this process or on workers."""
     if not args.nodes:
         return gymnasium.make_vec(args.env_id, args.num_envs, vectorization_mode="sync")
     place = getattr(hr, f"{args.place.capitalize()}Config")(nodes=args.nodes)  # hr.RayConfig …
@@ -187,10 +187,10 @@ def make(args: Args) -> VectorEnv:
 
 
 def act_and_step(envs: VectorEnv, agent: Agent, obs: Tensor) -> tuple[Tensor, Tensor, tuple]:
-    """Actions, their log-probabilities, and what ``envs.step`` returned.
+    """Step all environments. Return actions, log-probabilities and the result of ``envs.step``.
 
     Args:
-        obs: for who acts here; a worker has its own.
+        obs: observations for inference in this process; workers have their own.
     """
     if not isinstance(envs, hr.ClusterEnv):
         action, log_prob = agent.act(obs)
@@ -201,11 +201,11 @@ def act_and_step(envs: VectorEnv, agent: Agent, obs: Tensor) -> tuple[Tensor, Te
 
 
 def main(args: Args) -> None:
-    """Train, with a line per ten updates, and evaluate."""
+    """Train, print a line per ten updates, and evaluate."""
     torch.manual_seed(args.seed)
-    torch.set_num_threads(1)  # networks this small gain nothing from more
+    torch.set_num_threads(1)  # more threads don't speed up networks this small
     run_dir = f"runs/{args.env_id}__{Path(__file__).stem}__{args.seed}__{int(time.time())}"
-    print(f"PPO into {run_dir} with {args}")
+    print(f"Training PPO in {run_dir} with {args}")
     writer = SummaryWriter(run_dir)
     envs = make(args)
     obs_shape = envs.single_observation_space.shape
@@ -219,7 +219,7 @@ def main(args: Args) -> None:
     next_obs, _ = envs.reset(seed=args.seed)
     ended = np.zeros(envs.num_envs, bool)
     episode_return, latest = np.zeros(envs.num_envs), deque(maxlen=100)
-    targets = MovingMoments(0.1)  # of the values
+    targets = MovingMoments(0.1)  # of the value targets
     steps, update, began = 0, 0, time.perf_counter()
     while steps < args.total_steps:
         optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - steps / args.total_steps)
@@ -228,7 +228,7 @@ def main(args: Args) -> None:
             valid[t] = torch.from_numpy(~ended)  # the step after an episode's end only resets
             action[t], log_prob[t], stepped = act_and_step(envs, agent, obs[t])
             next_obs, r, term, trunc, info = stepped
-            if "_fault" in info:  # a worker died, and nobody acted
+            if "_fault" in info:  # a worker died, so its actions are missing
                 valid[t] &= torch.from_numpy(~info["_fault"])
             reward[t], terminated[t] = torch.from_numpy(r), torch.from_numpy(term)
             ended = term | trunc
@@ -245,7 +245,7 @@ def main(args: Args) -> None:
         data["target"] = advantage + value[:-1]
         data = {name: x[valid] for name, x in data.items()}
         scalars = learn(agent, optimizer, data, args)
-        agent.normalizer.update(data["obs"])  # actors see it with the next weights
+        agent.normalizer.update(data["obs"])  # workers receive it with the next weights
         targets.note(data["target"].mean().item(), data["target"].square().mean().item())
         agent.popart.move(agent.critic[-1], targets.mean, targets.deviation)
         mean = float(np.mean(latest)) if latest else float("nan")
@@ -266,7 +266,7 @@ def main(args: Args) -> None:
     writer.close()
     returns = evaluate(agent, args)
     mean, deviation = returns.mean(), returns.std()
-    print(f"Evaluation: return {mean:.1f}, deviation {deviation:.1f}, {len(returns)} episodes")
+    print(f"Evaluation: return {mean:.1f} ± {deviation:.1f}, {len(returns)} episodes")
 
 
 if __name__ == "__main__":

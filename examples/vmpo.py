@@ -1,4 +1,4 @@
-"""V-MPO (Song et al. 2020) as a custom algorithm: epochs of minibatches, state, a KL penalty.
+"""V-MPO (Song et al. 2020) as a custom algorithm: minibatch epochs, state and a KL penalty.
 
 Run ``python examples/vmpo.py``, or ``headrace train examples/vmpo.py:VMPO``.
 """
@@ -19,15 +19,15 @@ from headrace.validation import ranges
 
 @dataclass(frozen=True)
 class VMPO(hr.Hyperparameters):
-    """V-MPO (Song et al. 2020), with an adaptive KL penalty in place of the second dual."""
+    """V-MPO (Song et al. 2020), with an adaptive KL penalty instead of the dual variable alpha."""
 
     learning_rate: float = 1e-3
     epochs: Annotated[int, ranges.COUNT] = 6
     """Passes over each batch."""
     minibatches: Annotated[int, ranges.SIZE] = 8
-    """Parts into which each pass is split."""
+    """Minibatches per pass."""
     eps_eta: Annotated[float, ranges.ABOVE_0] = 0.3
-    """Bound on the KL of the better half's weights to uniform ones; sets the temperature."""
+    """KL bound between weighted and uniform top-half samples; determines the temperature."""
     kl_target: Annotated[float, ranges.ABOVE_0] = 0.01
     """Target KL per update."""
 
@@ -46,7 +46,7 @@ class VMPO(hr.Hyperparameters):
         advantage = advantage / (advantage[batch.valid].std() + 1e-8)
         better = batch.valid & (advantage >= advantage[batch.valid].median())
         log_eta = torch.tensor(state["eta"]).log().requires_grad_()
-        with torch.enable_grad():  # equation 4: the dual of the temperature
+        with torch.enable_grad():  # equation 4: temperature loss
             for _ in range(10):
                 eta = log_eta.exp()
                 dual = eta * (self.eps_eta + (advantage[better] / eta).logsumexp(0))

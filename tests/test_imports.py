@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from headrace.algos import NAMES
-from tests.house import FLOORS, ROOT, files
+from tests.layers import LAYERS, ROOT, files
 
-FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts.split()}
+LAYER_OF = {part: layer for layer, parts in enumerate(LAYERS) for part in parts.split()}
 
 
 def part_of(file: Path) -> str:
@@ -24,7 +24,7 @@ def part_of(file: Path) -> str:
 
 
 def imported(source: str) -> set[str]:
-    """The parts of headrace that a source imports anywhere: at the top, in functions, for types."""
+    """Return the parts of headrace that a source imports at the top, in functions or for types."""
     parts = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -44,20 +44,20 @@ def imported(source: str) -> set[str]:
 FILES = sorted(files(["headrace", "headrace_ssa"]))
 
 
-@pytest.mark.parametrize("part", sorted(FLOOR_OF))
+@pytest.mark.parametrize("part", sorted(LAYER_OF))
 def test_a_part_imports_only_what_lies_below_it(part):
     for file in (file for file in FILES if part_of(file) == part):
         for other in imported(file.read_text()) - {part}:
-            assert FLOOR_OF[other] < FLOOR_OF[part], f"{file.relative_to(ROOT)}: {other}"
+            assert LAYER_OF[other] < LAYER_OF[part], f"{file.relative_to(ROOT)}: {other}"
 
 
-def test_every_file_has_its_floor_and_the_root_holds_only_what_a_user_meets():
-    assert {part_of(file) for file in FILES} == set(FLOOR_OF)
+def test_every_file_has_a_layer_and_the_root_is_small():
+    assert {part_of(file) for file in FILES} == set(LAYER_OF)
     assert len(list((ROOT / "headrace").glob("*.py"))) <= 9
-    assert len(FLOORS) < 20
+    assert len(LAYERS) < 20
 
 
-def test_inside_a_room_nothing_runs_in_circles():
+def test_modules_do_not_import_each_other():
     modules = {".".join(f.relative_to(ROOT).with_suffix("").parts): f for f in FILES}
     names = {name.removesuffix(".__init__"): file for name, file in modules.items()}
     below = {name: _modules(file.read_text(), names) - {name} for name, file in names.items()}
@@ -67,7 +67,7 @@ def test_inside_a_room_nothing_runs_in_circles():
 
 
 def _modules(source: str, known: Container[str]) -> set[str]:
-    """The modules, of those known, that a source imports."""
+    """Return the known modules that a source imports."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):

@@ -1,7 +1,7 @@
-"""Whether a built site is whole without a network: python docs/_site/check.py site
+"""Checks that a built site is complete without a network: python docs/_site/check.py site
 
-Every script, style, picture and font that a page loads is a file of the site, every anchor is
-there, and nothing of Markdown was left as it was.
+Every script, style, image and font that a page loads is a file of the site, every link and anchor
+exists, and no Markdown syntax is left in the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RAW = re.compile(
 
 
 class Page(HTMLParser):
-    """What a page loads, links to and shows."""
+    """Parsed HTML page: loaded files, links, anchors and visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> list[str]:
-    """What is wrong with the pages and styles of a site, a line each."""
+    """Return one line for each problem in the pages and styles of a site."""
     site = site.resolve()
     pages = {path: Page(path.read_text(encoding="utf-8"))
              for path in sorted(site.rglob("*.html"))}  # fmt: skip
@@ -59,10 +59,10 @@ def faults(site: Path) -> list[str]:
         name = path.relative_to(site)
         for loaded in page.loads:
             if not _is_there(path.parent, of_top(path, loaded)):
-                found.append(f"{name} loads {loaded}, which is no file of the site")
+                found.append(f"{name} loads {loaded}, which is not a file of the site")
         for link in page.links:
             here = of_top(path, link)
-            found += [f"{name} links to {link}, which isn't there"] * _is_dead(path, here, pages)
+            found += [f"{name} links to {link}, which doesn't exist"] * _is_dead(path, here, pages)
         found += [f"{name} shows Markdown: {x[0].strip()}" for x in _RAW.finditer(page.shown)]
     for path in site.rglob("*.css"):
         for loaded in _URL.findall(path.read_text(encoding="utf-8")):
@@ -72,7 +72,7 @@ def faults(site: Path) -> list[str]:
 
 
 def of_top(path: Path, link: str) -> str:
-    """A link of 404.html, which counts from the top since it is shown at any address."""
+    """Return a link; those of 404.html are relative to the root, as it is shown at any address."""
     return link.removeprefix("/") if path.name == "404.html" else link
 
 
@@ -82,7 +82,7 @@ def _is_there(folder: Path, target: str) -> bool:
 
 
 def _is_dead(path: Path, link: str, pages: dict[Path, Page]) -> bool:
-    """Whether a link into the site leads nowhere."""
+    """Return whether the target of a link into the site is missing."""
     if link.startswith(("http:", "https:", "mailto:")):
         return False
     file, _, anchor = link.partition("#")
@@ -96,5 +96,5 @@ def _is_dead(path: Path, link: str, pages: dict[Path, Page]) -> bool:
 
 if __name__ == "__main__":
     found = faults(Path(sys.argv[1]))
-    print("\n".join(found) or "every file, link and anchor of the site is there")
+    print("\n".join(found) or "all files, links and anchors of the site exist")
     sys.exit(bool(found))

@@ -1,8 +1,8 @@
-"""Runs what docs/migrating.md shows of other libraries: python docs/_site/elsewhere.py FOLDER
+"""Runs the snippets of other libraries in docs/migrating.md: python docs/_site/elsewhere.py FOLDER
 
-Each library gets an environment of its own in FOLDER, with the versions that the page names, and
-each block is run with 20,000 steps. A block that fails ends this with its output. It downloads the
-packages, and CleanRL's one file, unless they are there; see make test-elsewhere.
+Each library gets a separate virtual environment in FOLDER, with the versions that the page names.
+Each snippet runs with 20,000 steps. If one fails, its output is printed and the script stops.
+Missing packages and CleanRL's single file are downloaded. ``make test-elsewhere`` calls this.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PACKAGES = {
 }
 _ENDED = re.compile(
     r"^\(0, [\d.]+\)$", re.MULTILINE
-)  # of Sample Factory's evaluation, which exits 1
+)  # last line of Sample Factory's evaluation, which exits with status 1
 
 
 def blocks(library: str) -> list[list[str]]:
-    """The commands of the library's own side: its programs, and the lines of its shell."""
+    """Return the commands of a library's snippets: Python programs and shell lines."""
     text = PAGE.read_text(encoding="utf-8")
     section = re.search(rf"^## {library}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert section, f"{PAGE} has no section on {library}"
@@ -47,7 +47,7 @@ def blocks(library: str) -> list[list[str]]:
 
 
 def python_of(folder: Path, library: str) -> Path:
-    """The interpreter of the library's environment, which is made if it isn't there."""
+    """Return the interpreter of a library's environment, and create the environment if missing."""
     home = folder / library.replace(" ", "-").lower()
     python = home / "bin/python"
     if not (home / "installed").exists():
@@ -59,7 +59,7 @@ def python_of(folder: Path, library: str) -> Path:
 
 
 def main(folder: Path) -> None:
-    """Run all."""
+    """Run the snippets of all libraries."""
     for library in PACKAGES:
         python = python_of(folder.resolve(), library)
         with tempfile.TemporaryDirectory() as place:
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
                 done = subprocess.run([python, *arguments], cwd=place, timeout=600, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
                 if done.returncode and not _ENDED.search(done.stdout):
-                    sys.exit(f"{done.stdout}\n{library}: {arguments[:2]} ended with an error")
+                    sys.exit(f"{done.stdout}\n{library}: {arguments[:2]} failed")
                 print(f"{library}: {arguments[1][:40].splitlines()[0]} ran")
 
 

@@ -1,6 +1,7 @@
-"""What the site needs beyond Markdown that GitHub shows as well: equations, files, roles.
+"""Hooks of mkdocs: draw equations, rewrite links to files outside of docs/, shorten roles.
 
-Read by mkdocs (see mkdocs.yml), which calls functions by their names.
+The pages stay Markdown that GitHub renders as well. mkdocs calls the functions by name (see
+mkdocs.yml).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):(<code>)(?:~(?:\w+\.)*)?
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Draw equations, which then need no font, and show files outside of the site as names."""
+    """Draw equations as SVG, which needs no font, and show files outside of the site as paths."""
     text = _BLOCK.sub(lambda found: equation(found[1]), markdown)
     folder = (DOCS / page.file.src_uri).parent
 
@@ -34,18 +35,18 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def named(link: re.Match[str], folder: Path) -> str:
-    """A link as it is, or the file's path in the repository where it lies outside of docs/."""
+    """Return a link unchanged, or as a repository path if the file is outside of docs/."""
     if link[2] is None:
         return link[0]  # code
     target = (folder / link[2]).resolve()
-    if target.is_relative_to(DOCS) or not target.exists():  # what is missing mkdocs tells
+    if target.is_relative_to(DOCS) or not target.exists():  # mkdocs reports missing files
         return link[0]
     path = target.relative_to(DOCS.parent)
     return f"`{path}`" if link[1].strip("`") == str(path) else f"{link[1]} (`{path}`)"
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Shorten the cross-references of docstrings, and let long names in tables break.
+    """Shorten cross-references of docstrings, and allow line breaks in long names in tables.
 
     ``:class:`~module.X``` becomes ``X``. The search index holds the same content.
     """
@@ -54,18 +55,18 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def breakable(code: re.Match[str]) -> str:
-    """A name of code with places where a line may end."""
+    """Return a name with optional line breaks after separators."""
     return re.sub(r"(?<=[/_:.])(?=\w)", "<wbr>", code[0])
 
 
 def equation(latex: str) -> str:
-    """Equations, parted by wide spaces, as drawings that stand beside each other if they can."""
+    """Return HTML of equations, separated by ``\\qquad``, that are side by side if they fit."""
     parts = " ".join(latex.split()).split(r" \qquad ")
     return f'<div class="equation">{"".join(map(drawing, parts))}</div>\n'
 
 
 def drawing(text: str) -> str:
-    """An equation as one drawn path, in the colour and size of the text around it."""
+    """Return an equation as an SVG path in the colour and size of the surrounding text."""
     path = TextPath((0, 0), f"${text}$", 1.0, prop=FontProperties(math_fontfamily="cm"))
     letters = {Outline.MOVETO: "M", Outline.LINETO: "L", Outline.CURVE3: "Q", Outline.CURVE4: "C"}
     drawn = "".join(

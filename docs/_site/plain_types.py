@@ -1,6 +1,6 @@
-"""Types without what headrace's own checks add to them: ``Annotated[int, SIZE]`` is shown as int.
+"""Griffe extension that shows ``Annotated[int, SIZE]`` as ``int`` in the reference.
 
-An extension of griffe, which reads the sources for mkdocstrings (see mkdocs.yml).
+Griffe reads the sources for mkdocstrings (see mkdocs.yml).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import griffe
 
 
 class PlainTypes(griffe.Extension):
-    """Called for each attribute and function that is read."""
+    """Simplifies the annotations of each attribute and function that griffe reads."""
 
     def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
         attr.annotation = plain(attr.annotation)
@@ -22,7 +22,7 @@ class PlainTypes(griffe.Extension):
 
 
 def plain(annotation: Any) -> Any:
-    """The type that ``Annotated[type, …]`` is of, also in a union or another one."""
+    """Return an annotation with each ``Annotated[type, …]`` in it replaced by ``type``."""
     if isinstance(annotation, griffe.ExprSubscript) and annotation.canonical_name == "Annotated":
         inside = annotation.slice
         return plain(inside.elements[0] if isinstance(inside, griffe.ExprTuple) else inside)

@@ -106,7 +106,7 @@ def test_the_study_on_the_page_on_several_learners_runs(tmp_path):
         ("plan", 3, "plan.png"),
         ("ssa", 2, "runs/conjunction/summary.json"),
         ("orbital", 3, "runs/orbital/episode.mp4"),
-        ("report", 2, "both.html"),
+        ("report", 2, "runs/comparison.html"),
         pytest.param("doctor", 1, "runs/timid/report.html", marks=pytest.mark.draws),
     ],
 )

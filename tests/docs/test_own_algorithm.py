@@ -31,7 +31,7 @@ def test_the_page_on_custom_algorithms_runs(tmp_path):
     (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
     headrace(tmp_path, *(line.split()[1:] for line in shorter(commands).splitlines()))
     assert (tmp_path / "runs/from-module/summary.json").exists()
-    assert (tmp_path / "runs/reinforce/report.html").exists()
+    assert (tmp_path / "runs/comparison.html").exists()
 
 
 def test_the_scripts_are_short():

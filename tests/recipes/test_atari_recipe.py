@@ -16,7 +16,7 @@ from headrace.cli.training import recipes_of
 from headrace.envs.names import resolve
 from headrace.errors import ConfigError
 from headrace.recipes.atari import PROTOCOL
-from tests.house import ROOT
+from tests.layers import ROOT
 
 # Espeholt et al. (2018), Table G.1; names of the paper.
 TABLE_G1 = {

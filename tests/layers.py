@@ -1,6 +1,6 @@
-"""The house: which part stands on which floor, and which files are the engine.
+"""Import layers of the package, and line counts: python tests/layers.py
 
-python tests/house.py        counts the lines of engine, studies, game and the rest
+It prints the lines of the engine, the studies, the satellite games and the rest.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# Lowest floor first. A part (a folder, or a module of the root) imports from floors below its own
-# only: what stands on one floor doesn't know of each other.
-FLOORS = [
+# Lowest layer first. A part (a folder, or a module at the root) imports only from layers below its
+# own. Parts of the same layer don't import each other.
+LAYERS = [
     "errors",
     "processes validation callbacks extras",
     "ops schedules process",
@@ -34,7 +34,7 @@ FLOORS = [
     "__init__ __main__ headrace_ssa",
 ]
 
-# What a reader has to hold in the head to change how headrace trains.
+# The code that a change of training has to consider.
 ENGINE = [
     "headrace/types.py",
     "headrace/config",
@@ -52,14 +52,14 @@ GAME = ["headrace_ssa"]
 
 
 def files(places: list[str]) -> Iterator[Path]:
-    """The Python files of these files and folders."""
+    """Yield Python files, including those in folders."""
     for place in places:
         path = ROOT / place
         yield from path.rglob("*.py") if path.is_dir() else [path]
 
 
 def num_lines(places: list[str]) -> int:
-    """Of these files and folders, blank ones and comments included."""
+    """Count lines in files and folders, including blank lines and comments."""
     return sum(len(file.read_text().splitlines()) for file in files(places))
 
 

@@ -263,8 +263,8 @@ def test_what_is_missing_in_a_built_site_is_told(tmp_path):
         "<p>a :class:<code>X</code></p>"
     )
     assert check.faults(tmp_path) == [
-        "c.html loads https://far/x.js, which is no file of the site",
-        "c.html links to b.html#end, which isn't there",
-        "c.html links to d.html, which isn't there",
+        "c.html loads https://far/x.js, which is not a file of the site",
+        "c.html links to b.html#end, which doesn't exist",
+        "c.html links to d.html, which doesn't exist",
         "c.html shows Markdown: - not a list [x](b.md)a :class:",
     ]

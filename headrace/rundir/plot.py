@@ -19,7 +19,8 @@ from headrace.rundir.curves import (
     read_run,
 )
 
-_RETURN, _EVALUATED = "return (last 100 episodes)", "return evaluated during training"
+_TRAINED = "charts/episodic_return"
+_RETURN, _EVALUATED = "return (last 100 episodes)", "(dashed: evaluated)"
 _SECONDS = "seconds of training\n(without start-up and evaluations)"
 
 
@@ -32,8 +33,7 @@ def plot(
     """Plot return against steps, return against seconds, and steps per second.
 
     Runs that differ only in their seed are one curve with a band, over the steps that all of them
-    have. Returns are from evaluations if each of several runs has more than one, otherwise from
-    training.
+    have. Returns are from training; dashed lines are evaluations, where a run has more than one.
 
     Args:
         run_dirs: run directories.
@@ -71,18 +71,19 @@ def draw(
     """
     with needs("a plot", "plots"):
         from matplotlib.figure import Figure
+        from matplotlib.ticker import EngFormatter
 
-    evaluated = len(runs) > 1 and all(len(run.evaluations) > 1 for run in runs)
-    y, y_label = ("return_mean", _EVALUATED) if evaluated else ("charts/episodic_return", _RETURN)
-    panels = [  # x, y, whether the data are evaluations, and the two labels
-        ("env_steps", y, evaluated, "environment steps", y_label),
-        ("seconds", y, evaluated, _SECONDS, y_label),
-        ("seconds", "charts/SPS", False, _SECONDS, "environment steps / s"),
+    evaluated = any(len(run.evaluations) > 1 for run in runs)
+    label = f"{_RETURN}\n{_EVALUATED}" if evaluated else _RETURN
+    panels = [  # x, y, and the two labels
+        ("env_steps", _TRAINED, "environment steps", label),
+        ("seconds", _TRAINED, _SECONDS, label),
+        ("seconds", "charts/SPS", _SECONDS, "environment steps / s"),
     ]
     for metric in metrics:
         names = sorted({name for run in runs for line in run.results for name in line})
         require_choice("metric", metric, names)
-        panels.append(("env_steps", metric, False, "environment steps", metric))
+        panels.append(("env_steps", metric, "environment steps", metric))
     groups = by_settings(runs)
     several = len(groups) < len(runs)
     rows = -(-len(panels) // 3)
@@ -90,14 +91,21 @@ def draw(
     axes = figure.subplots(rows, 3, squeeze=False).ravel()
     for unused in axes[len(panels) :]:
         unused.set_axis_off()
-    for panel, (x, of, evaluations, x_label, label) in zip(axes, panels, strict=False):
+    for panel, (x, of, x_label, y_label) in zip(axes, panels, strict=False):
         for name, group in groups.items():
-            text = f"{name} ({_count(group, x, of, evaluations)})" if several else name
+            text = f"{name} ({_count(group, x, of)})" if several else name
             if len(runs) == 1:
                 text = runs[0].path.name
-            _draw_group(panel, [run.curve(x, of, evaluations) for run in group], text, interval)
-        panel.set(xlabel=x_label, ylabel=label)
+            colour = _draw_group(panel, [run.curve(x, of) for run in group], text, interval)
+            played = [run.curve(x, "return_mean", True) for run in group]
+            played = [curve for curve in played if len(curve[0]) > 1]
+            if of == _TRAINED and played:
+                _draw_group(panel, played, "", interval, linestyle="--", marker=".", color=colour)
+        panel.set(xlabel=x_label, ylabel=y_label)
+        panel.set_xlim(left=0)
         panel.grid(alpha=0.3)
+        if x == "env_steps":
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))  # plain millions would overlap
     axes[2].set_ylim(bottom=0)
     if len(runs) > 1:
         for text in axes[0].legend(fontsize="small").get_texts():
@@ -114,25 +122,33 @@ def draw(
     return figure
 
 
-def _count(group: Sequence[RunCurves], x: str, y: str, evaluations: bool) -> str:
+def _count(group: Sequence[RunCurves], x: str, y: str) -> str:
     """Format the number of runs behind a mean: those that have values."""
-    have = [run for run in group if run.curve(x, y, evaluations)[0]]
+    have = [run for run in group if run.curve(x, y)[0]]
     noun = "seed" if len({run.seed for run in have}) == len(have) else "run"
     return f"{len(have)} {noun}" + ("s" if len(have) != 1 else "")
 
 
-def _draw_group(panel: Any, curves: Sequence[Curve], label: str, interval: Interval | None) -> None:
-    """Draw a line, and around that of several runs its interval."""
+def _draw_group(
+    panel: Any, curves: Sequence[Curve], label: str, interval: Interval | None, **look: Any
+) -> Any:
+    """Draw a line, and around that of several runs its interval; return the line's colour.
+
+    Args:
+        label: name in the legend; empty: none.
+        look: look of the line, in Matplotlib's terms.
+    """
     label = textwrap.fill(label.lstrip("_"), 44)  # Matplotlib hides labels that begin with _
     full = [curve for curve in curves if len(curve[0])]
     if len(full) < 2:
-        panel.plot(*(full[0] if full else ([], [])), label=label)
-        return
+        (line,) = panel.plot(*(full[0] if full else ([], [])), label=label, **look)
+        return line.get_color()
     try:
         x, values = on_grid(full)
     except ValueError:  # one ended before another's first point
-        panel.plot([], [], label=f"{label}: no common steps")
-        return
+        text = f"{label}: no common steps" if label else ""
+        return panel.plot([], [], label=text, **look)[0].get_color()
     mean, low, high = (values.mean(0),) * 3 if interval is None else interval(values)
-    (line,) = panel.plot(x, mean, label=label)
+    (line,) = panel.plot(x, mean, label=label, **look | {"marker": None})
     panel.fill_between(x, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
+    return line.get_color()

@@ -155,16 +155,30 @@ def test_settings_that_an_older_version_did_not_write_mean_what_they_meant(write
 
 def test_evaluations_are_drawn_where_each_run_has_them(write):
     folders = [write(f"e{i}", evaluated=(0, 200), seed=i) for i in range(2)]
-    panel = drawn(*folders).axes[0]
-    np.testing.assert_allclose(panel.get_lines()[0].get_ydata()[[0, -1]], [0, -200])
-    assert panel.get_ylabel() == "return evaluated during training"
-    panel = drawn(*folders, write("none", seed=3)).axes[0]
-    np.testing.assert_allclose(panel.get_lines()[0].get_ydata()[[0, -1]], [0, 200])
+    figure = drawn(*folders, write("other", num_actors=3))
+    for panel in figure.axes[:2]:
+        trained, played, other = panel.get_lines()
+        np.testing.assert_allclose(trained.get_ydata()[[0, -1]], [0, 200])
+        np.testing.assert_allclose(played.get_ydata()[[0, -1]], [0, -200])
+        assert (trained.get_linestyle(), played.get_linestyle()) == ("-", "--")
+        assert trained.get_color() == played.get_color() != other.get_color()
+        assert panel.get_ylabel() == "return (last 100 episodes)\n(dashed: evaluated)"
+    assert labels(figure) == ["num_actors=auto (2 seeds)", "num_actors=3 (1 seed)"]
+    (line,) = drawn(write("none")).axes[0].get_lines()
+    assert line.get_linestyle() == "-"
+
+
+def test_axes_begin_at_0_and_say_what_their_seconds_are(write):
+    axes = drawn(write("late", steps=(50, 100))).axes
+    assert [panel.get_xlim()[0] for panel in axes] == [0, 0, 0]
+    assert axes[1].get_xlabel() == "seconds of training\n(without start-up and evaluations)"
+    assert axes[2].get_xlabel() == axes[1].get_xlabel()
 
 
 def test_one_run_is_drawn_as_it_is(write):
     panel = drawn(write("a", evaluated=(0, 200))).axes[0]
-    (line,) = panel.get_lines()
+    line, played = panel.get_lines()
+    np.testing.assert_array_equal(played.get_xydata(), [[0, 0], [200, -200]])
     np.testing.assert_array_equal(line.get_xydata(), [[0, 0], [100, 100], [200, 200]])
     assert panel.get_legend() is None
 

@@ -99,7 +99,7 @@ def headrace_rate(case: Case, seconds: float, num_actors: int) -> float:
             ends = None
             for _ in trainer:
                 ends = ends or time.monotonic() + seconds
-                if time.monotonic() > ends:
+                if time.monotonic() > ends and trainer.sps:
                     break
             print(trainer.summary()["utilisation"], file=sys.stderr)
             return trainer.sps

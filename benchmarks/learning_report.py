@@ -6,11 +6,11 @@ import contextlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from learning_scores import PEERS, Run, Suite, improvement, seconds_to
+from learning_scores import PEERS, Suite, improvement, seconds_to
 from learning_tasks import SOLVED, TASKS
 from rich.console import Console
 
@@ -19,7 +19,6 @@ from headrace.studies.plotting import picture
 from headrace.studies.statistics import interquartile
 
 FRACTIONS = [i / 20 for i in range(1, 21)]
-SHOWN = (0.25, 0.5, 1.0)
 COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "impact": "C3", "a2c": "C4"}
 GREYS = {"sb3": "0.2", "cleanrl": "0.55"}
 PAGE, DATA = "results_learning.md", "learning_suite.csv"
@@ -27,32 +26,25 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def summary_rows(suite: Suite) -> list[dict[str, str]]:
-    """Interquartile means by program: at shares of equal seconds, equal steps, evaluated."""
-    at = {
-        "seconds": (interquartile({a: suite.scores(a, 0, SHOWN) for a in suite.algos}), SHOWN),
-        "steps": (interquartile({a: suite.scores(a, 1, SHOWN) for a in suite.algos}), SHOWN),
+    """Interquartile means by program: after equal seconds, after equal steps, and evaluated."""
+    columns = {
+        "all seconds": interquartile({a: suite.scores(a, 0, [1.0]) for a in suite.algos}),
+        "all steps": interquartile({a: suite.scores(a, 1, [1.0]) for a in suite.algos}),
+        "evaluated": interquartile({a: suite.evaluated(a) for a in suite.algos}),
     }
-    evaluated = interquartile({a: suite.evaluated(a) for a in suite.algos})
-    rows = []
-    for algo in suite.algos:
-        row = {"": PEERS.get(algo, algo)}
-        for axis, (found, fractions) in at.items():
-            for i, fraction in enumerate(fractions):
-                share = "all" if fraction == 1.0 else f"{fraction:.0%}"
-                row[f"{share} {axis}"] = found[algo].text(i)
-        rows.append(row | {"evaluated": evaluated[algo].text()})
-    return rows
+    return [
+        {"program": PEERS.get(algo, algo)}
+        | {name: found[algo].text() for name, found in columns.items()}
+        for algo in suite.algos
+    ]
 
 
 def improvement_rows(suite: Suite) -> list[dict[str, str]]:
-    """Probabilities of improvement over each peer: while training, and evaluated."""
+    """Probabilities of improvement over each peer, of training scores after equal seconds."""
     training = improvement({a: suite.scores(a, 0, [1.0])[..., 0] for a in suite.algos})
-    evaluated = improvement({a: suite.evaluated(a) for a in suite.algos})
     rows: dict[str, dict[str, str]] = {}
     for (own, peer), found in training.items():
-        row = rows.setdefault(own, {"": own})
-        row[f"over {PEERS[peer]}"] = found.text()
-        row[f"evaluated, over {PEERS[peer]}"] = evaluated[own, peer].text()
+        rows.setdefault(own, {"program": own})[f"over {PEERS[peer]}"] = found.text()
     return list(rows.values())
 
 
@@ -60,20 +52,14 @@ def _number(value: float) -> str:
     return "–" if not math.isfinite(value) else f"{value:,.{1 if abs(value) < 1000 else 0}f}"
 
 
-def task_rows(
-    suite: Suite, value: Callable[[Run, float], float], unit: Callable[[str, Run], str]
-) -> list[dict[str, str]]:
-    """Return the median over seeds of a value of each run, by task and program.
-
-    Args:
-        value: value of a run, given the threshold of its task.
-        unit: text after the name of a task, given one of its runs.
-    """
+def evaluated_rows(suite: Suite) -> list[dict[str, str]]:
+    """Return the median over seeds of the evaluated return, by task and program."""
     rows = []
     for task, by_algo in suite.by_task.items():
-        row = {"": f"{task}, {unit(task, next(iter(by_algo.values()))[0])}"}
+        seconds = next(iter(by_algo.values()))[0]["budget"]["seconds"]
+        row = {"task": f"{task}, {seconds:g} s"}
         for algo in suite.algos:
-            values = [value(run, TASKS[task].threshold) for run in by_algo.get(algo, [])]
+            values = [run["evaluation"]["mean"] for run in by_algo.get(algo, [])]
             row[PEERS.get(algo, algo)] = _number(statistics.median(values)) if values else ""
         rows.append(row)
     return rows
@@ -115,29 +101,26 @@ def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
              f"{commits}: {machines}."]  # fmt: skip
     if suite.whole:
         seeds = len(suite.by_task[suite.whole[0]][suite.algos[0]])
-        over = f"{len(suite.whole)} tasks × {seeds} seeds: {', '.join(suite.whole)}"
+        names = "" if len(suite.whole) == len(suite.by_task) else f": {', '.join(suite.whole)}"
+        over = f"{len(suite.whole)} tasks × {seeds} seeds{names}"
         parts += [
             "![Interquartile mean scores of all programs against seconds and against steps]"
             "(learning_suite.png)",
-            f"Interquartile mean of scores (95% interval), {over}.",
+            f"Interquartile mean of scores (95% interval) of {over}.",
             markdown(summary),
         ]
         if rows := improvement_rows(suite):
-            parts += ["Probability of improvement at equal seconds.", markdown(rows)]
+            parts += [
+                "Probability of a higher training score after equal seconds (95% interval).",
+                markdown(rows),
+            ]
     else:
         parts.append("No task has every seed of every program yet, so nothing is aggregated.")
-    parts.append(f"Medians of the seeds; [every seed]({DATA}) has training returns and steps, too.")
-    parts.append("Evaluated return, by task and seconds of its budget:")
-    evaluated = task_rows(
-        suite,
-        lambda run, threshold: run["evaluation"]["mean"],
-        lambda task, run: f"{run['budget']['seconds']:g} s",
+    parts.append(
+        f"Evaluated return by task and its seconds, median of the seeds. [Every seed]({DATA}) also "
+        f"has training returns, steps, and the seconds until a training score of {SOLVED}."
     )
-    parts.append(markdown(evaluated))
-    parts.append(f"Seconds until the training return reaches a score of {SOLVED} (–: not reached), "
-                 "by task and this return:")  # fmt: skip
-    reached = task_rows(suite, seconds_to, lambda task, run: _number(TASKS[task].threshold))
-    parts.append(markdown(reached))
+    parts.append(markdown(evaluated_rows(suite)))
     return "\n\n".join(parts)
 
 

@@ -84,13 +84,10 @@ def test_a_grid_of_known_numbers_is_reported_right(learning, tmp_path):
     assert learning.main(learning.Args(**args)) == 0
     text = (tmp_path / "report.md").read_text()
     found = [float(x) for x in re.findall(r"\| (-?\d\.\d\d) \(", text.split("Probability")[0])]
-    # The middle halves: (0.6 + 0.8) / 2 and (0.2 + 0.3) / 2 at the end, 0 before the first point;
-    # after 125 and 250 steps they are 1 / 16 and 6 / 16 of the way there from 0.1 at 100.
-    assert found[:7] == pytest.approx([0.0, 0.1, 0.7, 0.1375, 0.325, 0.7, 1.0], abs=0.006)
-    assert found[7:] == pytest.approx([0.0, 0.1, 0.25, 0.109, 0.156, 0.25, 1.0], abs=0.006)
-    assert re.search(r"\| appo \| 0\.88 \(.*\| 0\.50 \(0\.50–0\.50\)", text)  # 14 of 16 pairs
+    # The middle halves: (0.6 + 0.8) / 2 and (0.2 + 0.3) / 2 at the end of seconds and steps.
+    assert found == pytest.approx([0.7, 0.7, 1.0, 0.25, 0.25, 1.0], abs=0.006)
+    assert re.search(r"\| appo \| 0\.88 \(", text)  # 14 of 16 pairs
     assert "| CartPole-v1, 10 s | 500.0 | 500.0 |" in text
-    assert "| CartPole-v1, 452.4 | – | – |" in text
     with (tmp_path / "learning_suite.csv").open() as file:
         rows = list(csv.DictReader(file))
     returns = [row["training_return"] for row in rows if row["program"] == "Stable-Baselines3 PPO"]
@@ -145,7 +142,9 @@ def test_a_task_that_lacks_a_run_is_told_but_not_aggregated(scores, pages):
     expected = [(r["task"], r["algo"], r["seed"]) for r in runs]
     suite = scores.Suite(runs[:-1], expected)
     assert suite.whole == [TASK]
-    assert "| Acrobot-v1, 10 s |" in pages.page(suite, pages.summary_rows(suite))
+    text = pages.page(suite, pages.summary_rows(suite))
+    assert "| Acrobot-v1, 10 s |" in text
+    assert f"of 1 tasks × 1 seeds: {TASK}." in text
     assert "nothing is aggregated" in pages.page(scores.Suite(runs[:1], expected), [])
 
 

@@ -1,16 +1,16 @@
-"""ClusterEnv's speed on this machine: against sending all weights as JSON, and against one process.
+"""Benchmarks ClusterEnv: against JSON messages that carry all weights, and against one process.
 
-On CartPole-v1 (natively vectorised): steps/s of ``collect`` and ``step(agent)``, and of a scheme in
-which the head sends each worker one JSON message per step with all weights in it and gets one back.
-On LunarLander-v3, or another one (a loop over single environments): ``step(agent)``, also where
-workers run ahead, against what one process alone reaches with Gymnasium's SyncVectorEnv in which
-the same agent acts, and what two such processes reach side by side. They are as nice as workers
-are. On images of 4 x 84 x 84 bytes that cost nothing to make: ``collect`` and ``step(agent)``
-against one process alone.
+On CartPole-v1 (natively vectorised): steps/s of ``collect`` and ``step(agent)``, and of a scheme
+in which head and workers exchange one JSON message per step, with all weights.
+On LunarLander-v3 or another environment (``loop``, a loop over single environments):
+``step(agent)``, with and without running ahead. The baselines are one process with Gymnasium's
+SyncVectorEnv and the same agent, and two such processes in parallel, with the niceness of workers.
+On images of 4 x 84 x 84 bytes that cost nothing to create: ``collect`` and ``step(agent)``
+against one process.
 
     python benchmarks/aaps.py [--repeats 5] [--env-id LunarLander-v3] [--output runs/clusterenv]
 
-The sweep over thresholds is ``headrace bench aaps``.
+``headrace bench aaps`` sweeps over thresholds.
 """
 
 from __future__ import annotations
@@ -48,64 +48,64 @@ STEP, AHEAD = "loop: step(agent)", "loop: step(agent), running ahead"
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the command line sets."""
+    """Command-line arguments."""
 
     repeats: int = 5
-    """Measurements of each way, in turn."""
+    """Measurements of each case, in turn."""
     seconds: float = 3.0
-    """Length of each measurement."""
+    """Length of each measurement in seconds."""
     num_steps: int = 128
     """Steps per ``collect``."""
     env_id: str = "LunarLander-v3"
-    """Of the loop over single environments: one with numbers to observe and actions to choose."""
+    """Environment of the loop, with vector observations and discrete actions."""
     output: str = "runs/clusterenv"
-    """Folder for the table and the picture."""
+    """Folder for the table and the plot."""
 
 
 # -- images ----------------------------------------------------------------------------------------
 
 
 class Images(gymnasium.Env):
-    """Shows one of 64 images of noise after the other, for ever."""
+    """Environment that cycles through 64 noise images and never ends."""
 
     observation_space, action_space = Box(0, 255, (4, 84, 84), np.uint8), Discrete(6)
     _frames = np.random.default_rng(0).integers(0, 256, (64, 4, 84, 84), dtype=np.uint8)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin with the first."""
+        """Return the first image."""
         super().reset(seed=seed)
         self._at = 0
         return self._frames[0], {}
 
     def step(self, action: Any) -> Any:
-        """The next."""
+        """Return the next image."""
         self._at = (self._at + 1) % len(self._frames)
         return self._frames[self._at], 1.0, False, False, {}
 
 
 class Glance(nn.Module):
-    """A linear policy of every twelfth row and column."""
+    """Linear policy on every twelfth row and column."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4 * 7 * 7, 6)
 
     def distribution(self, obs: Tensor) -> Categorical:
-        """Of the actions."""
+        """Return the action distribution."""
         return Categorical(logits=self.layer(obs[..., ::12, ::12].flatten(1) / 255))
 
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions and their log-probabilities."""
+        """Return actions and their log-probabilities."""
         distribution = self.distribution(obs)
         action = distribution.sample()
         return action, distribution.log_prob(action)
 
 
-# -- one process alone -----------------------------------------------------------------------------
+# -- one process ----------------------------------------------------------------------------------
 
 
 def alone(pipe: Connection, env_id: str) -> None:
-    """Each time a number of seconds comes, step that long and send back the steps per second."""
+    """Receive durations in seconds, step for each of them, and send back the steps per second."""
     mark = new_mark()
     begin_session(mark, 10)
     die_with_parent(mark)
@@ -128,7 +128,7 @@ def alone(pipe: Connection, env_id: str) -> None:
 
 
 def rate(call: Callable[[], Any], steps: int, seconds: float) -> float:
-    """Steps per second of a call that does ``steps``."""
+    """Return the steps per second of a call that takes ``steps`` steps."""
     call()
     start, count = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < seconds:
@@ -138,7 +138,7 @@ def rate(call: Callable[[], Any], steps: int, seconds: float) -> float:
 
 
 class Alone:
-    """Two processes that each step 32 environments by themselves; without an id those of images."""
+    """Two processes that each step 32 environments, with images if there is no id."""
 
     def __init__(self, env_id: str = "") -> None:
         context = multiprocessing.get_context("spawn")
@@ -149,24 +149,24 @@ class Alone:
             self._pipes.append(ours)
 
     def measure(self, count: int, seconds: float) -> float:
-        """Steps per second of the first ``count`` of them together."""
+        """Return the total steps per second of the first ``count`` processes."""
         for pipe in self._pipes[:count]:
             pipe.send(seconds)
         return sum(pipe.recv() for pipe in self._pipes[:count])
 
     def close(self) -> None:
-        """End them."""
+        """Stop the processes."""
         for pipe in self._pipes:
             pipe.close()
 
 
-# -- what it costs ---------------------------------------------------------------------------------
+# -- CPU time -------------------------------------------------------------------------------------
 
 
 def processor_ms(call: Callable[[], Any], count: int) -> tuple[float, float]:
-    """Milliseconds of processor time per call: of this process, and of all that it started.
+    """Return the CPU milliseconds per call of this process and its descendants.
 
-    Unlike rates they hardly depend on what else runs on the machine.
+    Unlike rates, CPU time hardly depends on other programs on the machine.
     """
     started = psutil.Process().children(recursive=True)
 
@@ -184,10 +184,10 @@ def processor_ms(call: Callable[[], Any], count: int) -> tuple[float, float]:
 
 
 def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int, dict[str, float]]:
-    """Steps per second by name, one number per repeat; the bytes of a JSON step; and costs.
+    """Return steps per second by name, one per repeat, the bytes of a JSON step, and CPU times.
 
-    Costs are milliseconds of processor time per step of the loop: of one process alone, of a worker
-    that runs ahead, and of the head.
+    CPU times are milliseconds per step of the loop: of one process, of a worker that runs ahead,
+    and of the head.
     """
     torch.set_num_threads(1)
     rates: dict[str, list[float]] = {}
@@ -209,7 +209,7 @@ def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int, dict[str
     ahead, images = cluster(looped, "sync", runs_ahead=True), cluster(Images, "sync")
     workers, single, shown = JsonWorkers("CartPole-v1", "auto", cartpole), Alone(looped), Alone()
     steps, seconds = arguments.num_steps, arguments.seconds
-    for _ in range(CHECKED_STEPS):  # which cost more than others
+    for _ in range(CHECKED_STEPS):  # which cost more than the other steps
         slow.step(lander), ahead.step(lander), images.step(glance)
 
     def collecting(envs: hr.ClusterEnv, agent: Any, num_steps: int) -> float:
@@ -241,7 +241,7 @@ def measure(arguments: Arguments) -> tuple[dict[str, list[float]], int, dict[str
 
 
 def main(arguments: Arguments) -> None:
-    """Measure, print, write."""
+    """Measure, print the results and write the files."""
     console, output = wide_console(), Path(arguments.output)
     output.mkdir(parents=True, exist_ok=True)
     layout = f"{WORKERS} workers × {ENVS} environments, MLP 2 × (64, 64), {arguments.repeats} times"
@@ -260,7 +260,7 @@ def main(arguments: Arguments) -> None:
         return f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
 
     sent = "CartPole: JSON, all weights per step"
-    console.print(f"a step as JSON: {json_bytes / 1e3:,.0f} kB to the workers")
+    console.print(f"one step as JSON: {json_bytes / 1e3:,.0f} kB to the workers")
     console.print(f"collect / JSON: {ratio('CartPole: collect', sent)}")
     console.print(f"step(agent) / JSON: {ratio('CartPole: step(agent)', sent)}")
     for name in (STEP, AHEAD):
@@ -270,11 +270,11 @@ def main(arguments: Arguments) -> None:
     console.print(f"two processes / twice one: {ratio(TWO, ONE, 2.0)}")
     alone_ms, worker_ms, head_ms = (costs[name] for name in ("alone", "worker", "head"))
     console.print(
-        f"processor time of a step: {alone_ms:.2f} ms in one process alone; running ahead "
+        f"CPU time per step: {alone_ms:.2f} ms in one process; running ahead "
         f"{worker_ms:.2f} ms in each worker and {head_ms:.2f} ms in the head"
     )
     bound = 2 * alone_ms / (2 * worker_ms + head_ms)
-    console.print(f"so two cores without a pause: {bound:.2f} of twice one process")
+    console.print(f"upper bound on two cores: {bound:.2f} of twice one process")
     for name in ("images: step(agent)", "images: collect"):
         megabytes = statistics.median(rates[name]) * 4 * 84 * 84 / 1e6
         console.print(f"{name}: {megabytes:,.0f} MB/s")

@@ -5,31 +5,30 @@
     python benchmarks/architectures.py --num-envs 16 --step-ms 2 --reset-ms 500 --cost busy
     python benchmarks/architectures.py --num-envs 4 --hosts 1 2 3
 
-A3C, A2C that synchronises its environments at every step, A2C that synchronises its actors at
-every trajectory, and IMPALA, the last two also with dynamic batching (shared inference), with the
-same network, number of environments and batches, on two tasks whose time goes into the
-environment:
+The architectures are A3C, A2C that synchronises environments at every step, A2C that synchronises
+actors at every trajectory, and IMPALA. The last two also run with dynamic batching (shared
+inference). All have the same network, number of environments and batches. There are two tasks:
 
-  even     every step takes step_ms, episodes are of one length, a reset takes as long as a step
-  uneven   every step takes step_ms, episode lengths are drawn from a geometric distribution (their
-           standard deviation is about their mean), and every reset takes reset_ms
+  even     every step and every reset takes step_ms, and all episodes have the same length
+  uneven   every step takes step_ms, every reset takes reset_ms, and episode lengths are drawn from
+           a geometric distribution (with a standard deviation about equal to the mean)
 
-With ``--cost sleep`` an environment sleeps: it stands for a simulator that runs on other cores, so
-that a few cores can host many actors. With ``--cost busy`` it computes on the core of its actor.
-With ``--network shallow`` or ``deep`` it shows images of 72 x 96 x 3, and the networks are those of
-IMPALA's Figure 3, with an LSTM of 256.
+``--cost sleep``: environments sleep, like a simulator on other cores, so that a few cores can host
+many actors. ``--cost busy``: environments compute on the core of their actor.
+``--network shallow`` or ``deep``: images of 72 x 96 x 3 and the networks of IMPALA's Figure 3,
+with an LSTM of 256 units.
 
-``--hosts 1 2 3`` adds the rows of several machines: A2C that synchronises trajectories, and IMPALA,
-their actors on so many hosts of a network (network namespaces of this machine, each with a Ray
-node; needs Linux, root, iproute2 and Ray) and their learner on the first. Every host has num_envs
-actors, so more hosts act in more environments, and their batches are larger; all of them share the
-cores of this machine, so let steps be slow. A3C's actors share their model's memory, so it has no
-such row.
+``--hosts 1 2 3`` adds rows for several machines: A2C that synchronises trajectories, and IMPALA,
+with actors spread over this number of hosts and the learner on the first. Hosts are network
+namespaces of this machine, each with a Ray node; this needs Linux, root, iproute2 and Ray. Every
+host has num_envs actors, so more hosts mean more environments and larger batches. All hosts share
+the cores of this machine, so use slow steps. A3C's actors share the memory of their model and have
+no such row.
 
-Steps are transitions; the steps that autoreset inserts don't count, but take their time. Each
-figure comes from a process of its own, and start-up doesn't count. "environments alone" is
-calculated: what num_envs environments give that never wait; "of alone" is the part of that, for as
-many environments as a row has, that was reached.
+Steps are transitions: autoreset steps take time but don't count. Each rate is measured in a
+separate process, without start-up. "environments alone" is the calculated rate of num_envs
+environments that never wait. "of alone" is the share of it that a row reaches, for its number of
+environments.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from headrace.studies.run_table import Case, Study, grid
 
 TASKS = ("even", "uneven")
 RESULTS = ("sps", "env_steps", "lag_mean", "learner_busy", "actor_busy")
-START_UP_S = 120.0  # besides the measurement, until a run counts as hung
+START_UP_S = 120.0  # on top of the measurement, before a run counts as hung
 IMPALA = "IMPALA"
 IN_ACTORS, IN_ONE = {"transport": "shm"}, {"transport": "serial", "num_actors": 1}
 IN_ACTORS |= {"inference": "actor"}
@@ -84,36 +83,36 @@ ON_HOSTS = ("A2C, sync trajectory", IMPALA)
 
 @dataclass(frozen=True)
 class Args:
-    """Compare the architectures; see the top of the file."""
+    """Compare architectures; see the module's docstring."""
 
     num_envs: int = 8
-    """Environments of each architecture; where actors are processes, also the number of actors."""
+    """Environments per architecture, and number of actors if actors are processes."""
     fragment_length: int = 20
-    """Steps of each environment per trajectory."""
+    """Steps per environment and trajectory."""
     step_ms: float = 5.0
-    """What a step takes."""
+    """Duration of a step in milliseconds."""
     reset_ms: float = 200.0
-    """What a reset takes in the uneven task."""
+    """Duration of a reset of the uneven task in milliseconds."""
     episode_length: int = 50
-    """Steps of an episode; their mean in the uneven task."""
+    """Steps per episode; the mean in the uneven task."""
     cost: Literal["sleep", "busy"] = "sleep"
-    """How the environment spends its time."""
+    """Whether environments sleep or compute."""
     network: Literal["small", "shallow", "deep"] = "small"
-    """small: dense layers; the others see images."""
+    """small: dense layers; shallow, deep: convolutional networks on images."""
     hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of the small network."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """In which all of them compute images."""
+    """Precision of convolutional networks."""
     seconds: float = 10.0
-    """How long each figure is measured."""
+    """Seconds of each measurement."""
     warm_up_s: float = 2.0
     """Seconds after the first update that don't count."""
     repeats: int = 2
-    """How often everything is measured, in turn."""
+    """Number of measurements of each case, in turn."""
     architectures: tuple[str, ...] = tuple(ARCHITECTURES)
-    """Which rows of the table."""
+    """Rows of the table."""
     hosts: tuple[int, ...] = ()
-    """Rows of so many hosts of a network as well; each has num_envs environments."""
+    """Also measure on these numbers of hosts, with num_envs environments per host."""
     output: Path = Path("runs/benchmarks/architectures")
     """Folder for runs.csv, summary.csv and architectures.png."""
 
@@ -124,24 +123,24 @@ COLUMNS = ("architecture", "task", "repeat", *SETTINGS, *RESULTS)
 
 
 def rows_of(args: Args) -> tuple[str, ...]:
-    """The names of all rows that are measured.
+    """Return the names of all rows.
 
     Raises:
-        ConfigError: there are none for so many hosts.
+        ConfigError: a number of hosts is invalid.
     """
     if wrong := [count for count in args.hosts if not 1 <= count <= MOST]:
-        raise ConfigError(f"--hosts {wrong[0]}: choose from 1 to {MOST} hosts")
+        raise ConfigError(f"--hosts {wrong[0]} is invalid: choose 1 to {MOST} hosts")
     names = [f"{name}, hosts: {count}" for name in ON_HOSTS for count in args.hosts]
     return (*args.architectures, *names)
 
 
 def num_hosts(architecture: str) -> int:
-    """Over which its actors are spread; 0: all is on this machine, without Ray."""
+    """Return the number of hosts of the actors; 0: this machine without Ray."""
     return int(architecture.partition(", hosts: ")[2] or 0)
 
 
 def env_kwargs(case: Case) -> dict[str, Any]:
-    """The task of a case."""
+    """Return the environment arguments of a case."""
     varies = case["task"] == "uneven"
     return {
         "step_s": case["step_ms"] / 1000,
@@ -154,7 +153,7 @@ def env_kwargs(case: Case) -> dict[str, Any]:
 
 
 def ideal_sps(args: Args, task: str, hosts: int = 1) -> float:
-    """Steps per second of environments that never wait; busy ones share the cores."""
+    """Return the steps per second of environments that never wait. Busy ones share the cores."""
     from headrace.processes import num_cores
 
     task_kwargs = env_kwargs({"task": task} | vars(args))
@@ -167,7 +166,7 @@ def ideal_sps(args: Args, task: str, hosts: int = 1) -> float:
 
 
 def config_of(case: Case, run_dir: str) -> Any:
-    """The run of a case: every architecture has the same environments, network and batches."""
+    """Return the settings of a case, with the same environments, network and batches for all."""
     import headrace as hr
 
     name, _, hosts = case["architecture"].partition(", hosts: ")
@@ -186,7 +185,7 @@ def config_of(case: Case, run_dir: str) -> Any:
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """One measurement in this process."""
+    """Measure once in this process."""
     import headrace as hr
 
     first_s, begin, lags, hosts = None, None, [], num_hosts(case["architecture"])
@@ -219,7 +218,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def measure_apart(case: Case, children: Children) -> dict[str, Any]:
-    """One measurement in a process of its own; if need be, on the first of some hosts."""
+    """Measure once in a separate process, on the first of several hosts if the case has hosts."""
     hosts, cores = num_hosts(case["architecture"]), case["num_envs"]
     limit_s = case["seconds"] + case["warm_up_s"] + START_UP_S
     if not hosts:
@@ -234,14 +233,14 @@ def measure_apart(case: Case, children: Children) -> dict[str, Any]:
 
 
 def cases_of(args: Args) -> list[Case]:
-    """All measurements, repeats outermost, so that a noisy minute hits everybody."""
+    """Measure all cases, with repeats in the outer loop, so that slow minutes affect all cases."""
     settings = {name: getattr(args, name) for name in SETTINGS}
     repeats = range(args.repeats)
     return grid(settings, architecture=rows_of(args), task=TASKS, repeat=repeats)
 
 
 def summarise(rows: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
-    """One row per architecture and task, then the environments alone."""
+    """Return a row per architecture and task, then the rows of environments alone."""
     summary: list[dict[str, Any]] = []
     for (name, task), own in grouped(rows, lambda r: (r["architecture"], r["task"])).items():
         found = means(own, RESULTS)
@@ -261,7 +260,7 @@ def summarise(rows: list[dict[str, Any]], args: Args) -> list[dict[str, Any]]:
 
 
 def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
-    """The table, the picture and the summary's file."""
+    """Print the table, and write the plot and summary.csv."""
     table: list[dict[str, Any]] = []
     bars: dict[str, dict[str, tuple[float, float]]] = {}
     for name, rows in grouped(summary, lambda row: row["architecture"]).items():
@@ -284,7 +283,7 @@ def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
 
 
 def main(args: Args) -> int:
-    """Measure what is missing, print, and write the files; 1 if runs failed."""
+    """Measure missing cases, print and write results. Return 1 if runs failed."""
     console = wide_console()
     if args.hosts:
         check_possible("--hosts")
@@ -294,7 +293,7 @@ def main(args: Args) -> int:
     study.run(cases, measure_apart, console)
     if rows := study.done(cases):
         report(summarise(rows, args), args, console)
-        console.print(f"written: {args.output}/runs.csv, summary.csv, architectures.png")
+        console.print(f"results: {args.output}/runs.csv, summary.csv, architectures.png")
     return study.status(console, "architecture", "task", "repeat")
 
 

@@ -1,19 +1,18 @@
-"""Learning to play Atari: headrace's recipe beside a single-file PPO with envpool.
+"""Learning curves on Atari: headrace's recipe vs. single-file PPO with envpool.
 
     python benchmarks/atari.py                                   # Pong, three seeds and one
     python benchmarks/atari.py --game Breakout --target 1000
     python benchmarks/atari.py --programs "headrace bfloat16,headrace float32" --steps 500_000
 
-headrace runs its real command, ``headrace train appo --recipe atari``, whose network is IMPALA's
-shallow one; the other program is atari_ppo.py, with the settings that CleanRL publishes for Atari
-and the network of Mnih et al. (2015). Both have all cores, one after the other, and end half a
-point above the target (the mean score of the last 100 training games), at their steps or at their
-seconds. The clock starts with the process, and the processors' seconds are added up, which other
-programs on the machine disturb less. Then each plays 100 whole games with drawn actions.
+headrace runs ``headrace train appo --recipe atari`` with IMPALA's shallow network. The other
+program is atari_ppo.py, with the settings that CleanRL publishes for Atari and the network of Mnih
+et al. (2015). Programs use all cores, one program at a time. A run stops half a point above the
+target (mean score of the last 100 training games), or at its limit of steps or seconds. Wall-clock
+time starts with the process. CPU time is measured too, because other programs on the machine
+affect it less. Finally, each policy plays 100 games with sampled actions.
 
-A run leaves ``OUTPUT/GAME/PROGRAM/SEED.json``; one that is there is not done again, and refused if
-it was made with other settings. Where a game has lives, headrace's curve is that of its evaluations
-in training.
+A run is saved as ``OUTPUT/GAME/PROGRAM/SEED.json`` and not repeated. It is rejected if it was made
+with other settings. For games with lives, headrace's curve shows evaluations during training.
 """
 
 from __future__ import annotations
@@ -48,34 +47,34 @@ from headrace.studies.plotting import curves, picture
 PEER = "CleanRL-style"
 PROGRAMS = ("headrace", "headrace bfloat16", "headrace float32", PEER)
 CLOSING_S = 900.0  # for an evaluation and a checkpoint
-PATIENCE_S = 3600.0  # with an actor, as other programs may hold the machine
-LOOK_S = 2.0  # between two looks at the processors' seconds
+PATIENCE_S = 3600.0  # per actor, because other programs may use the machine
+LOOK_S = 2.0  # seconds between measurements of CPU time
 WITHOUT_LIVES = ("Pong", "Boxing", "Freeway", "Tennis", "Skiing", "Bowling", "Enduro")
-NUM_EVALUATIONS = 20  # in training, of a game with lives
+NUM_EVALUATIONS = 20  # evaluation during training, for games with lives
 
 
 @dataclass(frozen=True)
 class Args:
-    """Measure learning on a game; see the top of the file."""
+    """Measure learning on a game; see the module's docstring."""
 
     game: str = "Pong"
     programs: str = "headrace,CleanRL-style"
-    """Of headrace, headrace bfloat16, headrace float32, CleanRL-style; separated by commas."""
+    """Comma-separated: headrace, headrace bfloat16, headrace float32, CleanRL-style."""
     seeds: int = 3
     peer_seeds: int = 1
-    """Of the single-file program, which takes longer: the first ones."""
+    """Number of seeds of the slower single-file program (the first ones)."""
     first_seed: int = 1
     steps: int = 2_000_000
-    """The learning rate falls to 0 over them; what a seed has not learnt by then it never does."""
+    """Environment steps over which the learning rate falls to 0."""
     peer_steps: int = 3_000_000
-    """Of the single-file program, with a quarter of the learning rate."""
+    """Steps of the single-file program, over which its learning rate falls to 0."""
     seconds: float = 7200.0
     target: float = 18.5
-    """The mean score of the last 100 training games, after which seconds are told."""
+    """Target mean score of the last 100 training games."""
     beyond: float = 0.5
-    """How far above the target a run ends: what has just come to it may evaluate a point below."""
+    """Score above the target at which a run stops, as the evaluation may be a point lower."""
     episodes: int = 100
-    """Of the evaluation."""
+    """Episodes of the evaluation."""
     output: Path = Path("runs/atari")
 
     def __post_init__(self) -> None:
@@ -87,7 +86,7 @@ class Args:
 
 
 def run_headrace(program: str, seed: int, args: Args, children: Children) -> dict[str, Any]:
-    """The real command, in a folder that is gone afterwards."""
+    """Run ``headrace train`` in a temporary folder."""
     lives, processor = args.game not in WITHOUT_LIVES, Processor(LOOK_S)
     flags: dict[str, Any] = {"recipe": "atari", "env_id": args.game, "seed": seed}
     flags |= {"total_steps": args.steps, "eval_episodes": args.episodes}
@@ -113,7 +112,7 @@ def run_headrace(program: str, seed: int, args: Args, children: Children) -> dic
 
 
 def evaluated(run_dir: Path, episodes: int, children: Children) -> dict[str, Any]:
-    """What plays where its seconds ended a run, so that it wasn't evaluated."""
+    """Evaluate a run that stopped at its time limit before its evaluation."""
     command = [f"{sysconfig.get_path('scripts')}/headrace", "evaluate", str(run_dir), "--json"]
     output = run_dir.with_name("evaluation.log")
     ended = children.run([*command, "--episodes", str(episodes)], output, CLOSING_S)
@@ -123,14 +122,14 @@ def evaluated(run_dir: Path, episodes: int, children: Children) -> dict[str, Any
 
 
 def learning_curve(run_dir: Path, lives: bool) -> list[tuple[float, int, float]]:
-    """Seconds, steps and scores of whole games: of training, or of evaluations if it has lives."""
+    """Return seconds, steps and scores of whole games, in training or (with lives) evaluations."""
     run, score = read_run(run_dir), "return_mean" if lives else "charts/episodic_return"
     seconds, steps = (run.curve(x, score, lives) for x in ("seconds", "env_steps"))
     return list(zip(seconds[0], *steps, strict=True))
 
 
 def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:
-    """The single-file program, in a process of its own."""
+    """Run the single-file program in a separate process."""
     request = {name: getattr(args, name) for name in ("game", "seconds", "episodes")}
     request |= {"seed": seed, "steps": args.peer_steps, "target": args.target + args.beyond}
     request |= {"threads": num_cores(), "interval_s": 1.0, "started": time.monotonic()}
@@ -140,8 +139,10 @@ def run_peer(seed: int, args: Args, children: Children) -> dict[str, Any]:
 
 
 def to_target(run: dict[str, Any], target: float) -> tuple[bool, float, float]:
-    """Whether the last 100 training games had this mean, after which seconds and which of the
-    processors; if they never had, those of the whole training."""
+    """Return whether a run reached the target, and its wall-clock and CPU seconds until then.
+
+    If it did not, the seconds are those of the whole training.
+    """
     reached = [seconds for seconds, _, score in run["curve"] if score >= target]
     seconds = reached[0] if reached else run["curve"][-1][0]
     known = zip(*run["processor"], strict=True)
@@ -149,7 +150,7 @@ def to_target(run: dict[str, Any], target: float) -> tuple[bool, float, float]:
 
 
 def row(program: str, runs: list[dict[str, Any]], target: float) -> dict[str, str]:
-    """What the table shows of a program; every seed."""
+    """Return the cells of a program in the table, with every seed."""
 
     reached, seconds, processors = zip(*[to_target(run, target) for run in runs], strict=True)
     known = [True] * len(runs)
@@ -163,25 +164,25 @@ def row(program: str, runs: list[dict[str, Any]], target: float) -> dict[str, st
         "": program,
         "evaluated": each([run["evaluation"]["mean"] for run in runs], ".1f", known),
         f"seconds to {target:g}": each(seconds, ",.0f", reached),
-        "of the processors": each(processors, ",.0f", reached),
+        "CPU seconds": each(processors, ",.0f", reached),
         "steps": each([run["env_steps"] for run in runs], ",.0f", known),
         "steps/s": each([run["env_steps"] / run["curve"][-1][0] for run in runs], ",.0f", known),
     }
 
 
 def compared(ours: dict[str, Any], theirs: dict[str, Any], target: float) -> str:
-    """What a run takes of another's time to the target, which the other may not have reached."""
+    """Return a run's time to the target relative to another run, which may have missed it."""
     (reached, *mine), (known, *other) = to_target(ours, target), to_target(theirs, target)
     if not reached:
         return f"the first seed did not reach {target:g}"
     sign = "" if known else "less than "
     wall, work = (x / y for x, y in zip(mine, other, strict=True))
     return (f"to {target:g} the first seed takes {sign}{wall:.2f} of the other program's seconds, "
-            f"{sign}{work:.2f} of its processor seconds")  # fmt: skip
+            f"{sign}{work:.2f} of its CPU time")  # fmt: skip
 
 
 def report(found: dict[str, list[dict[str, Any]]], args: Args, console: Console) -> None:
-    """The table, as text and Markdown, and the picture."""
+    """Write the table as text and Markdown, and the plot."""
     title = f"{args.game}, {args.seeds} seeds, on {machine()}"
     rows = [row(name, runs, args.target) for name, runs in found.items()]
     show(rows, title, console)
@@ -203,11 +204,11 @@ def report(found: dict[str, list[dict[str, Any]]], args: Args, console: Console)
         lives = args.game not in WITHOUT_LIVES
         panels[0].set_ylabel("score of evaluated games" if lives else "score of training games")
         panels[0].legend()
-    console.print(f"written: {args.output}/{args.game}.md and .png")
+    console.print(f"results: {args.output}/{args.game}.md and .png")
 
 
 def main(args: Args) -> int:
-    """Do the runs that are missing, and report."""
+    """Run missing cases and report."""
     console, children = wide_console(), Children()
     programs = args.programs.split(",")
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in programs}
@@ -218,7 +219,7 @@ def main(args: Args) -> int:
         for seed, program in itertools.product(seeds, programs)
         if program != PEER or seed < args.first_seed + args.peer_seeds
     }
-    there = {key: kept(path, args) for key, path in paths.items()}  # or none is done
+    there = {key: kept(path, args) for key, path in paths.items()}  # or no seed
     for (seed, program), last in there.items():
         if last is None:
             if program == PEER:

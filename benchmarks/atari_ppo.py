@@ -1,9 +1,9 @@
-"""PPO on a game of Atari as a single file does it, with envpool; after CleanRL's description.
+"""Single-file PPO for Atari with envpool, written from CleanRL's description.
 
-One loop: act with all environments, generalised advantages, shuffled minibatches in float32, Adam
-with a falling rate, clipped policy, value and gradient ("The 37 Implementation Details of Proximal
-Policy Optimization", Huang et al. 2022). Its defaults are those that CleanRL publishes for Atari.
-Nothing here imports headrace.
+One loop: inference for all environments, generalised advantages, shuffled minibatches in float32,
+Adam with an annealed rate, clipped policy, value and gradient ("The 37 Implementation Details of
+Proximal Policy Optimization", Huang et al. 2022). Defaults are those that CleanRL publishes for
+Atari. The module doesn't import headrace.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
-EVALUATION_SEED = 1_000_000  # as headrace's
+EVALUATION_SEED = 1_000_000  # same as headrace
 _PROTOCOL = {"frame_skip": 4, "stack_num": 4, "noop_max": 30, "use_fire_reset": False}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """CleanRL's for envpool's Atari."""
+    """CleanRL's settings for Atari with envpool."""
 
     num_envs: int = 8
     num_steps: int = 128
@@ -39,7 +39,7 @@ class Recipe:
 
 
 class Agent(nn.Module):
-    """The network of Mnih et al. (2015), which policy and value share."""
+    """Network of Mnih et al. (2015), shared by policy and value."""
 
     def __init__(self, num_actions: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Agent(nn.Module):
         self.value = _layer(nn.Linear(512, 1), 1.0)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.distributions.Categorical, torch.Tensor]:
-        """Of observations ``[N, 4, 84, 84]``: what to draw actions from, and values ``[N]``."""
+        """Return the action distribution and values ``[N]`` of observations ``[N, 4, 84, 84]``."""
         hidden = self.torso(x / 255.0)
         chosen = torch.distributions.Categorical(logits=self.policy(hidden))
         return chosen, self.value(hidden).flatten()
@@ -67,7 +67,7 @@ def _layer(layer: Any, gain: float = 2**0.5) -> Any:
 
 
 def make(game: str, num_envs: int, seed: int, **given: Any) -> Any:
-    """A pool of games."""
+    """Create an envpool environment of a game."""
     import envpool
 
     settings = {"num_envs": num_envs, "seed": seed, **_PROTOCOL, **given}
@@ -75,13 +75,13 @@ def make(game: str, num_envs: int, seed: int, **given: Any) -> Any:
 
 
 class Scores:
-    """Returns of whole games, of rewards as the games give them."""
+    """Accumulates unclipped returns of whole games."""
 
     def __init__(self, num_envs: int) -> None:
         self._total = np.zeros(num_envs)
 
     def ended(self, infos: dict[str, Any]) -> list[float]:
-        """Of the games that end with this step."""
+        """Add rewards, and return the scores of games that end with this step."""
         self._total += infos["reward"]
         over = np.asarray(infos["terminated"], bool) | (infos["elapsed_step"] >= 27_000)
         found = self._total[over].tolist()
@@ -90,10 +90,10 @@ class Scores:
 
 
 class Training:
-    """A run.
+    """One training run.
 
     Args:
-        steps: after which the learning rate would be 0.
+        steps: steps over which the learning rate falls to 0.
     """
 
     def __init__(self, game: str, recipe: Recipe, seed: int, steps: int) -> None:
@@ -106,7 +106,7 @@ class Training:
         self.steps = 0
 
     def update(self, noted: Callable[[list[float]], None] = lambda scores: None) -> None:
-        """A rollout and all that is learnt from it; ``noted`` gets scores of games as they end."""
+        """Collect a rollout and train on it. ``noted`` receives scores of finished games."""
         if self.recipe.anneals:
             left = max(0.0, 1.0 - self.steps / self._all)
             self.optimizer.param_groups[0]["lr"] = left * self.recipe.learning_rate
@@ -170,7 +170,7 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, episodes: int) -> list[float]:
-        """Scores of whole games with drawn actions, as many in each of some environments."""
+        """Return scores of whole games with sampled actions, as many from each environment."""
         num_envs = min(episodes, 8)
         envs = make(self.game, num_envs, EVALUATION_SEED)
         scores, found = Scores(num_envs), list[float]()
@@ -183,10 +183,10 @@ class Training:
 
 
 def train(request: dict[str, Any]) -> dict[str, Any]:
-    """A run until its steps, its seconds or its target; what benchmarks/atari.py asks for.
+    """Train until the limit of steps or seconds, or the target, for benchmarks/atari.py.
 
     Args:
-        request: ``game``, ``seed``, ``steps``, ``seconds``, ``target`` (of the mean of the last 100
+        request: ``game``, ``seed``, ``steps``, ``seconds``, ``target`` (mean of the last 100
             games), ``episodes`` (of the evaluation), ``threads`` (of torch), ``interval_s`` and
             ``started`` (see learning_peers.Curve).
     """

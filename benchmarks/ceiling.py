@@ -1,6 +1,6 @@
-"""What the cores could do: environments alone, and handwritten torch loops to act and to learn.
+"""Upper bound of throughput: environments alone, and handwritten torch loops to act and train.
 
-Of headrace it runs nothing but the vector environments.
+The only part of headrace that runs is its vector environments.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from headrace.studies.stopwatch import measure_time
 
 FRAGMENT_LENGTH = 64
 HIDDEN = (64, 64)  # tanh, separate networks for policy and value, in every program
-CHUNK_STEPS = 4096  # of the learner, besides whole batches
-PART_S = 0.6  # how long each part is measured
+CHUNK_STEPS = 4096  # of the learner, as well as whole batches
+PART_S = 0.6  # seconds of each measurement
 
 
 def engine_of(env_id: str, engine: str) -> str:
-    """The engine that ``auto`` means for this environment."""
+    """Return the engine that ``auto`` selects for this environment."""
     from headrace import make_vec
 
     if engine != "auto":
@@ -30,7 +30,7 @@ def engine_of(env_id: str, engine: str) -> str:
 
 
 def measure_env(env_id: str, engine: str, num_envs: int) -> dict:
-    """Steps per second of the environments alone on one core, random actions, fillers included."""
+    """Return steps per second of environments on one core, with random actions and reset steps."""
     from headrace import make_vec
 
     envs = make_vec(env_id, num_envs, engine)
@@ -41,7 +41,10 @@ def measure_env(env_id: str, engine: str, num_envs: int) -> dict:
 
 
 def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) -> dict:
-    """Microseconds per step of each part by each way, and ``sps`` of all cores at the cheapest."""
+    """Return microseconds per step of each part and variant, and ``sps`` on all cores.
+
+    ``sps`` counts the cheapest variants.
+    """
     import torch
 
     from headrace import make_vec
@@ -64,7 +67,7 @@ def measure_ceiling(env_id: str, engine: str, num_envs: int, batch_size: int) ->
 
 
 def seconds_of(call: Callable[[], Any]) -> float:
-    """Seconds per call, without the time in which its threads had no core."""
+    """Return seconds per call, without time in which its threads had no core."""
 
     def one() -> float:
         call()
@@ -74,7 +77,7 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 
 def plain_network(num_inputs: int, num_outputs: int) -> Any:
-    """Two hidden layers of HIDDEN units, tanh."""
+    """Return a network with two tanh layers of HIDDEN units."""
     from torch import nn
 
     a, b = HIDDEN
@@ -84,7 +87,7 @@ def plain_network(num_inputs: int, num_outputs: int) -> Any:
 
 
 def inference_us(num_inputs: int, num_actions: int, num_envs: int) -> float:
-    """Policy forward and sampling, with noise and log-probabilities done once per fragment."""
+    """Run the policy and sample, with noise and log-probabilities computed once per fragment."""
     import torch
 
     policy, obs = plain_network(num_inputs, num_actions), torch.randn(num_envs, num_inputs)
@@ -103,7 +106,7 @@ def inference_us(num_inputs: int, num_actions: int, num_envs: int) -> float:
 
 
 def learning_us(num_inputs: int, num_actions: int, batch_size: int, chunk_steps: int) -> float:
-    """APPO's update: forward, V-trace, clipped loss, backward over chunks, then one Adam step."""
+    """Run APPO's update: forward, V-trace, clipped loss, backward in chunks, one Adam step."""
     import torch
 
     rows, columns = FRAGMENT_LENGTH, batch_size // FRAGMENT_LENGTH

@@ -1,17 +1,17 @@
-"""Does a run survive whatever is done to it, and does it count right what it did?
+"""Stress test: does a run survive faults, and does it count its steps correctly?
 
-Two learners train APPO on CartPole by the real command, in a directory on a small disk of its own.
-Every few seconds an actor, a learner, an evaluator or a fork server is killed or stopped; now and
-then the disk is full for a while, and the command itself is killed and its run resumed. In the end
-it is left alone for some steps, and must have solved the task.
+Two learners train APPO on CartPole with ``headrace train``, in a run directory on a small separate
+disk. Every few seconds an actor, learner, evaluator or fork server is killed or stopped. Sometimes
+the disk is full for a while, or the command itself is killed and its run resumed. Finally, the
+run is left undisturbed for some steps, and must have solved the task.
 
-    python benchmarks/chaos.py                     20 minutes; needs Linux, and root for its disk
+    python benchmarks/chaos.py                     20 minutes; needs Linux, and root for the disk
     python benchmarks/chaos.py --minutes 3 --kills 2 --fulls 1
 
-Environments count their own steps in files that no kill can lose. What is trained on can only be
-less: by the rollouts that were begun or waiting when a process died, and by what was trained on
-while the disk was full, where a result that couldn't be written may have ended with its learners.
-``chaos.json`` has all events, and for each life of the command what was counted and trained on.
+Environments count their steps in files that survive kills. The number of steps trained on can only
+be smaller, by rollouts in progress or queued when a process died, and by steps trained on while
+the disk was full, because a result that couldn't be written may be lost with its learners.
+``chaos.json`` has all events, and the counts of each life of the command.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ SETTINGS = {
 @dataclass(frozen=True)
 class Args:
     minutes: float = 20.0
-    """How long things are done to it."""
+    """Minutes with faults."""
     every: float = 5.0
-    """Seconds between kills and stops of its processes."""
+    """Seconds between faults of processes."""
     kills: int = 10
-    """How often the command is killed, and its run resumed."""
+    """Number of times the command is killed and its run resumed."""
     fulls: int = 2
-    """How often its disk is full, for 20 s in the middle of a life."""
+    """Number of times the disk is full, for 20 s in the middle of a life."""
     last_steps: int = 300_000
-    """Environment steps at the end in which nothing is done to it."""
+    """Undisturbed environment steps at the end."""
     target: float = 475.0
     """Mean return of the last evaluation that counts as solved."""
     seed: int = 0
-    """Of what is done when; the run's seed as well."""
+    """Random seed of the faults and of the run."""
     output: Path = Path("results/chaos")
     """Folder for chaos.json and the command's output."""
 
 
 def main(args: Args) -> int:
-    """Do all of it; 0 where everything held."""
+    """Run the stress test. Return 0 if all checks pass."""
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "output.txt").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def main(args: Args) -> int:
 
 
 def lives(args: Args, chaos: Chaos) -> list[Life]:
-    """All lives of the command: those that end by a kill, and the last one."""
+    """Run all lives of the command: those that end by a kill, and the last one."""
     length_s = 60 * args.minutes / (args.kills + 1)
     full_lives = [int((i + 0.5) * (args.kills + 1) / args.fulls) for i in range(args.fulls)]
     fulls = [chaos.begun + (life + 0.5) * length_s for life in full_lives]
@@ -99,21 +99,21 @@ def lives(args: Args, chaos: Chaos) -> list[Life]:
 
 
 def _last(args: Args, chaos: Chaos, number: int) -> list[str]:
-    """Flags of the life after this one."""
+    """Return the flags of the next life."""
     if number < args.kills:
         return []
     return [f"--total-steps={env_steps(chaos.run_dir) + args.last_steps}"]
 
 
 def slope_within_lives(memory: list[tuple[int, float, float]]) -> float:
-    """MiB a minute: the median over all pairs of looks at the same life (Theil and Sen)."""
+    """Return the growth in MiB per minute: median over pairs within a life (Theil and Sen)."""
     pairs = [(one, other) for one in memory for other in memory if one[0] == other[0]]
     slopes = [(y[2] - x[2]) / (y[1] - x[1]) for x, y in pairs if y[1] > x[1]]
     return 60 * float(np.median(slopes))
 
 
 def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
-    """Print and write what came of it."""
+    """Print and write the results."""
     config = from_json(json.loads((chaos.run_dir / "config.json").read_text())["config"])
     share = config.per_learner
     fragment = share.rollout_steps
@@ -129,15 +129,13 @@ def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
     slope = slope_within_lives(chaos.memory)
     mean = summary.get("evaluation", {}).get("mean")
     left = [one.end for one in found if "left behind" in one.end]
-    print(f"done to it: {dict(harmed)}")
-    print(f"steps that environments counted: {counted_all:,}; trained on: {trained:,}")
+    print(f"faults: {dict(harmed)}")
+    print(f"steps counted by environments: {counted_all:,}; trained on: {trained:,}")
     print(
-        f"not trained on: {counted_all - trained:,}; may have been lost: {may_be_lost:,}, "
-        f"of that while the disk was full: {unseen:,}"
+        f"not trained on: {counted_all - trained:,}; possible losses: {may_be_lost:,}, "
+        f"of which while the disk was full: {unseen:,}"
     )
-    print(
-        f"memory: median {np.median(memory):.0f} MiB, slope within lives {slope:+.2f} MiB a minute"
-    )
+    print(f"memory: median {np.median(memory):.0f} MiB, slope within lives {slope:+.2f} MiB/min")
     print(f"last evaluation: {mean} (target {args.target:g}); left behind: {left or 'nothing'}")
     exact = 0 <= counted_all - trained <= may_be_lost
     good = exact and not left and mean is not None and mean >= args.target
@@ -157,7 +155,7 @@ def report(args: Args, chaos: Chaos, found: list[Life]) -> int:
     }
     path = args.output / "chaos.json"
     path.write_text(json.dumps(values, indent=2) + "\n")
-    print(f"{'all held' if good else 'NOT all held'}; {path}")
+    print(f"{'all checks passed' if good else 'checks FAILED'}; {path}")
     return 0 if good else 1
 
 

@@ -1,4 +1,4 @@
-"""CartPole that counts its own steps where no kill can lose them: a mapped file per process."""
+"""CartPole that counts its steps in a mapped file per process, which survives kills."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-FOLDER = "HEADRACE_CHAOS_COUNTS"  # the environment variable that names it
+FOLDER = "HEADRACE_CHAOS_COUNTS"  # environment variable with the folder
 
 
 class CountedCartPole(gymnasium.Wrapper):
-    """CartPole-v1; each step adds one to the file ``<name of the process>.<its id>``."""
+    """CartPole-v1 whose steps increment the file ``<name of the process>.<its id>``."""
 
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__(gymnasium.make("CartPole-v1", render_mode=render_mode))
 
     def step(self, action: int) -> tuple:
-        """As CartPole-v1; counted before it is taken."""
+        """Count the step, then take it."""
         _count(os.getpid())[0] += 1
         return self.env.step(action)
 
 
 @functools.lru_cache(maxsize=1)
 def _count(pid: int) -> np.ndarray:
-    """The counter of this process (which a fork has made another)."""
+    """Return the counter of this process, which differs after a fork."""
     name = multiprocessing.current_process().name
     if Path("/proc/self/comm").read_text().startswith("ray::HeadraceAc"):
         name = "headrace-actor-of-ray"
@@ -38,6 +38,6 @@ def _count(pid: int) -> np.ndarray:
 
 
 def counted(folder: Path) -> int:
-    """Steps that actors' environments have taken, by the files in a folder."""
+    """Return the steps of all actors' environments, from the files in a folder."""
     files = folder.glob("headrace-actor-*")
     return sum(int(np.fromfile(file, np.int64)[0]) for file in files)

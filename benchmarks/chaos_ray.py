@@ -1,18 +1,18 @@
-"""Does a run on a Ray cluster survive whatever is done to it, and does it count right?
+"""Stress test on Ray: does a run survive faults, and does it count its steps correctly?
 
-Two learners and their actors train APPO on CartPole on four hosts of a network (network namespaces,
-``tests/launch/hosts.sh``). Every few seconds an actor, a learner or all of a host is killed; a host
-comes back some seconds later. In the end the run is left alone for some steps, and must have solved
-the task.
+Two learners and their actors train APPO on CartPole on four hosts (network namespaces,
+``tests/launch/hosts.sh``). Every few seconds an actor, a learner or a whole host is killed. Hosts
+come back some seconds later. Finally, the run is left undisturbed for some steps, and must have
+solved the task.
 
     python benchmarks/chaos_ray.py                 5 minutes; needs Linux, root, iproute2 and Ray
     python benchmarks/chaos_ray.py --minutes 2
 
-Memory is that of the command and of the server of Ray's head, which nothing is done to.
+Memory is measured for the command and for the server of Ray's head, which are never killed.
 
-Environments count their own steps in files that no kill can lose. What is trained on can only be
-less: by the rollouts that results count as lost, and by what was begun or waiting when the learners
-started again, or the run ended. ``chaos.json`` has all events.
+Environments count their steps in files that survive kills. The number of steps trained on can only
+be smaller, by rollouts that results count as lost, and by rollouts in progress or queued when the
+learners restarted or the run ended. ``chaos.json`` has all events.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from headrace.errors import ConfigError
 from headrace.rundir.config_file import from_json
 from headrace.rundir.files import read_jsonl
 
-WORKERS, CORES = (2, 3, 4), 2  # hosts beside the head's, and what each has
-AWAY_S = 4.0  # how long a host is dead
+WORKERS, CORES = (2, 3, 4), 2  # hosts other than the head's, and the resources of each
+AWAY_S = 4.0  # seconds until a host comes back
 KINDS = {"actor": 5, "learner": 2, "node": 3}
 NAMES = {"actor": "ray::HeadraceAct", "learner": "ray::HeadraceLea"}
 SETTINGS = {
@@ -58,21 +58,21 @@ SETTINGS = {
 @dataclass(frozen=True)
 class Args:
     minutes: float = 5.0
-    """How long things are done to it."""
+    """Minutes with faults."""
     every: float = 10.0
     """Seconds between kills."""
     last_steps: int = 100_000
-    """Environment steps at the end in which nothing is done to it."""
+    """Undisturbed environment steps at the end."""
     target: float = 475.0
-    """Mean return of 20 episodes in the end that counts as solved."""
+    """Mean return of 20 episodes at the end that counts as solved."""
     seed: int = 0
-    """Of what is done when; the run's seed as well."""
+    """Random seed of the faults and of the run."""
     output: Path = Path("results/chaos_ray")
-    """Folder for chaos.json and what the hosts print."""
+    """Folder for chaos.json and the output of the hosts."""
 
 
 def started(args: Args, chaos: Chaos, network: Network) -> None:
-    """Start the command, behind Ray's head, and have the other hosts join."""
+    """Start Ray's head and the command, and let the other hosts join."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
     flags += [f"--run-dir={chaos.run_dir}", f"--seed={args.seed}"]
     train = [sys.executable, "-m", "headrace", "train", "appo", *flags]
@@ -82,7 +82,7 @@ def started(args: Args, chaos: Chaos, network: Network) -> None:
 
 
 def processes(chaos: Chaos) -> dict[str, list[psutil.Process]]:
-    """Actors and learners that live."""
+    """Return the live actors and learners."""
     found: dict[str, list[psutil.Process]] = {kind: [] for kind in NAMES}
     for one in chaos.family():
         with contextlib.suppress(psutil.Error):
@@ -93,7 +93,7 @@ def processes(chaos: Chaos) -> dict[str, list[psutil.Process]]:
 
 
 def harm(chaos: Chaos, network: Network, back: dict[int, float]) -> None:
-    """Kill an actor, a learner or a host; ``back``: when hosts are to come back."""
+    """Kill an actor, a learner or a host. ``back``: times at which hosts come back."""
     found = processes(chaos)
     kinds = [kind for kind in KINDS if kind == "node" or found[kind]]
     kind = chaos.rng.choices(kinds, [KINDS[k] for k in kinds])[0]
@@ -110,11 +110,11 @@ def harm(chaos: Chaos, network: Network, back: dict[int, float]) -> None:
 
 
 def live(args: Args, chaos: Chaos, network: Network) -> Life:
-    """Do things to the run for so long, then let it come to its end."""
+    """Disturb the run for the given time, then let it finish."""
     life, back, num_looks = Life(0), dict[int, float](), 0
     assert chaos.command is not None
     while not last_result(chaos.run_dir):
-        assert chaos.command.poll() is None, "the run never began"
+        assert chaos.command.poll() is None, "the run never started"
         time.sleep(0.1)
     begun, next_harm, leave_at = time.monotonic(), time.monotonic() + args.every, None
     while chaos.command.poll() is None:
@@ -130,9 +130,9 @@ def live(args: Args, chaos: Chaos, network: Network) -> Life:
                 harm(chaos, network, back)
         elif leave_at is None and not back:
             leave_at = life.seen + args.last_steps
-            chaos.say(f"left alone until step {leave_at:,}")
+            chaos.say(f"undisturbed until step {leave_at:,}")
         elif leave_at is not None and life.seen >= leave_at:
-            chaos.say("asked to end")
+            chaos.say("asked to stop")
             chaos.command.send_signal(signal.SIGTERM)
             leave_at = 10**12
         if now - begun > 15 * (num_looks + 1):
@@ -144,7 +144,7 @@ def live(args: Args, chaos: Chaos, network: Network) -> Life:
 
 
 def look(chaos: Chaos) -> None:
-    """Note the memory of what lives all the time: the command, and Ray's head."""
+    """Record the memory of the processes that live all the time: the command and Ray's head."""
     assert chaos.command is not None
     pss = psutil.Process(chaos.command.pid).memory_full_info().pss
     for one in chaos.family():
@@ -155,18 +155,18 @@ def look(chaos: Chaos) -> None:
 
 
 def slope(memory: list[tuple[int, float, float]]) -> float:
-    """MiB a minute: the median over all pairs of looks (Theil and Sen)."""
+    """Return the growth in MiB per minute: median over all pairs (Theil and Sen)."""
     pairs = [(a, b) for a in memory for b in memory if b[1] > a[1]]
     return 60 * float(np.median([(b[2] - a[2]) / (b[1] - a[1]) for a, b in pairs]))
 
 
 def lost_in_all(counts: list[int]) -> int:
-    """Rollouts, by the counts of results; a restart goes on with the count of its checkpoint."""
+    """Return counts of rollouts from results. A restart continues the count of its checkpoint."""
     return counts[0] + sum(max(0, b - a) for a, b in itertools.pairwise(counts))
 
 
 def report(args: Args, chaos: Chaos, life: Life, left: list[str]) -> int:
-    """Print and write what came of it."""
+    """Print and write the results."""
     config = from_json(json.loads((chaos.run_dir / "config.json").read_text())["config"])
     restarts = (args.output / "host1.txt").read_text().count("restarting all learners")
     share, lines = config.per_learner, read_jsonl(chaos.run_dir / "metrics.jsonl")
@@ -192,7 +192,7 @@ def report(args: Args, chaos: Chaos, life: Life, left: list[str]) -> int:
 
 
 def main(args: Args) -> int:
-    """Do all of it; 0 where everything held."""
+    """Run the stress test. Return 0 if all checks pass."""
     check_possible("this benchmark")
     args.output.mkdir(parents=True, exist_ok=True)
     for file in args.output.glob("host*.txt"):

@@ -1,4 +1,4 @@
-"""The command of a chaos run: its processes, its disk, and what is done to them."""
+"""Command, processes, disk and faults of a chaos run."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from typing import Any
 import psutil
 from chaos_env import FOLDER, counted
 
-MARK = "HEADRACE_CHAOS_RUN"  # in the environment of every process of it
-_START_S = 20.0  # in which a life has just begun, and has less memory
+MARK = "HEADRACE_CHAOS_RUN"  # environment variable of all its processes
+_START_S = 20.0  # seconds at the start of a life, with less memory
 KINDS = {"actor": 5, "learner": 2, "evaluator": 2, "fork server": 2}
 
 
 @dataclass
 class Life:
-    """One life of the command, from its start to its end."""
+    """One life of the command, from start to end."""
 
     began_at: int  # env_steps
-    before: int = 0  # env_steps of the last result of the life before
-    trained: int = 0  # steps in updates, also those that a restart of the learners undid
+    before: int = 0  # env_steps of the last result of the previous life
+    trained: int = 0  # steps in updates, including those undone by a restart of the learners
     seen: int = 0  # env_steps of the last result
     group_restarts: int = 0
     counted: int = 0  # steps of environments
-    while_full: int = 0  # those while the disk was full, when no result could be written
+    while_full: int = 0  # steps while the disk was full and no result could be written
     end: str = ""
 
     def note(self, now: int) -> None:
-        """Look at the last result of the run, of so many env_steps."""
+        """Record the last result of the run, at this number of env_steps."""
         if not self.trained and now in range(self.began_at + 1):
-            self.seen, self.before = self.began_at, 0  # what the life before it left is undone
+            self.seen, self.before = self.began_at, 0  # undo the rest of the previous life
         elif now != self.before:
-            if now < self.seen:  # the learners began again from a checkpoint
+            if now < self.seen:  # the learners restarted from a checkpoint
                 self.group_restarts += 1
                 self.seen = now
             self.trained += now - max(self.seen, self.began_at)
@@ -50,7 +50,7 @@ class Life:
 
 @dataclass
 class Chaos:
-    """The command, its disk, and what is done to them."""
+    """The command, its disk and its faults."""
 
     output: Path
     disk: Path
@@ -67,13 +67,13 @@ class Chaos:
         return self.disk / "run"
 
     def say(self, what: str, **more: Any) -> None:
-        """Print and keep an event."""
+        """Print and record an event."""
         at = round(time.monotonic() - self.begun, 1)
         self.events.append({"at": at, "what": what, **more})
         print(f"{at:7.1f} s  {what}", flush=True)
 
     def start(self, number: int, *arguments: str) -> None:
-        """Start the command; its environments count in a folder of this life."""
+        """Start the command. Its environments count in a folder of this life."""
         folder = self.counts / str(number)
         folder.mkdir()
         here = str(Path(__file__).parent)
@@ -90,7 +90,7 @@ class Chaos:
         log.close()
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """Those that the command started, by what they are."""
+        """Return the command's child processes by kind."""
         found: dict[str, list[psutil.Process]] = {kind: [] for kind in KINDS}
         for one in self.family():
             with contextlib.suppress(psutil.Error):
@@ -103,7 +103,7 @@ class Chaos:
         return found
 
     def family(self) -> list[psutil.Process]:
-        """All that live and know this run by a variable, also where their parent has died."""
+        """Return all live processes of this run by environment variable, including orphans."""
         mark = f"{MARK}={os.getpid()}".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -113,7 +113,7 @@ class Chaos:
         return found
 
     def harm(self) -> None:
-        """Kill or stop one process of a kind that there is."""
+        """Kill or stop one process of an available kind."""
         found = {kind: those for kind, those in self.processes().items() if those}
         if not found:
             return
@@ -125,7 +125,7 @@ class Chaos:
             self.say(f"{'killed' if number == signal.SIGKILL else 'stopped'} {kind} {one.pid}")
 
     def look(self, life: int) -> None:
-        """Note the memory of all processes."""
+        """Record the memory of all processes."""
         pss = 0
         for one in self.family():
             with contextlib.suppress(psutil.Error):
@@ -133,7 +133,7 @@ class Chaos:
         self.memory.append((life, time.monotonic() - self.begun, pss / 2**20))
 
     def left(self) -> list[str]:
-        """Processes of it that live, and files of it in the temporary directory."""
+        """Return live processes of the run and its files in the temporary directory."""
         found = []
         for one in self.family():
             with contextlib.suppress(psutil.Error):
@@ -141,7 +141,7 @@ class Chaos:
         return found + [f"file {path}" for path in self.temporary.iterdir()]
 
     def wait_until_gone(self, limit_s: float = 15.0) -> list[str]:
-        """What is left of a command that has ended, once nothing is or the time is over."""
+        """Return what a finished command left behind, once nothing is left or time is up."""
         end = time.monotonic() + limit_s
         while (left := self.left()) and time.monotonic() < end:
             time.sleep(0.2)
@@ -150,7 +150,7 @@ class Chaos:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, megabytes: int = 64) -> Iterator[Path]:
-    """A disk of its own, in memory."""
+    """Mount a separate disk in memory."""
     folder.mkdir()
     subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], check=True
@@ -162,7 +162,7 @@ def small_disk(folder: Path, megabytes: int = 64) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no room on a disk; returns the file that takes it."""
+    """Fill a disk. Return the file that occupies it."""
     path = disk / "filler"
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while True:
@@ -173,7 +173,7 @@ def fill(disk: Path) -> Path:
 def live(
     chaos: Chaos, number: int, end: float, every: float, fulls: list[float], kill: bool
 ) -> Life:
-    """One life: do things to the command until ``end``; kill it then, or let it be."""
+    """Run one life with faults until ``end``, then kill the command or let it finish."""
     life = Life(env_steps(chaos.run_dir), last_result(chaos.run_dir))
     next_harm, next_look, filler = time.monotonic() + every, time.monotonic() + _START_S, None
     assert chaos.command is not None
@@ -214,7 +214,7 @@ def live(
 
 
 def last_result(run_dir: Path) -> int:
-    """The env_steps of the last of the run's results."""
+    """Return env_steps of the run's last result."""
     with contextlib.suppress(OSError):
         with (run_dir / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 8192))

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the real command as a child, the memory of children, bars."""
+"""Helpers of several benchmarks: headrace as a child process, memory of children, bar charts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from headrace.studies.children import Children, ProcessResult, Watch
 from headrace.studies.machine import machine
 from headrace.studies.plotting import picture
 
-PSS_INTERVAL_S = 2.0  # it makes the kernel walk page tables: ask less often
+PSS_INTERVAL_S = 2.0  # slow, because the kernel walks page tables; measured less often
 NOT_OF_A_RUN = ("programs", "seeds", "peer_seeds", "first_seed", "output")  # of a comparison
 
 
 @dataclass
 class Memory:
-    """Peaks of the sums over a process and all its descendants, in bytes."""
+    """Peak memory of a process and all its descendants, in bytes."""
 
-    rss: int = 0  # resident; a page that n processes share counts n times
-    pss: int = 0  # proportional; a page that n processes share counts once in all (Linux only)
+    rss: int = 0  # resident: a page shared by n processes counts n times
+    pss: int = 0  # proportional: a page shared by n processes counts once (Linux only)
     processes: int = 0
     next_pss: float = 0.0  # monotonic seconds
 
     def __call__(self, pid: int) -> None:
-        """Look at the tree of ``pid`` once and keep the maxima."""
+        """Measure the process tree of ``pid`` once and update the peaks."""
         rss = pss = 0
         with_pss = time.monotonic() >= self.next_pss
         if with_pss:
@@ -60,16 +60,16 @@ def train_command(
     watch: Watch | None = None,
     **flags: Any,
 ) -> ProcessResult:
-    """Run ``headrace train``; after ``limit_s`` it is asked to stop.
+    """Run ``headrace train``, and ask it to stop after ``limit_s``.
 
     Args:
-        run_dir: a folder that may not exist; the output goes beside it.
-        grace_s: that it has for that.
-        watch: gets the number of its process, several times a second.
-        flags: of the command; True: without a value.
+        run_dir: a folder that may not exist. The output is written next to it.
+        grace_s: seconds that the command has to stop.
+        watch: called with the process id several times a second.
+        flags: flags of the command; True: a flag without a value.
 
     Raises:
-        RuntimeError: it failed or wrote no summary.
+        RuntimeError: the command failed or wrote no summary.
     """
     command = [f"{sysconfig.get_path('scripts')}/headrace", "train", algorithm]
     for name, value in {**flags, "run_dir": run_dir}.items():
@@ -84,7 +84,7 @@ def train_command(
 
 
 def kept(path: Path, args: Any) -> dict[str, Any] | None:
-    """The run that :func:`keep` wrote to ``path``; None if there is none.
+    """Return the run that :func:`keep` wrote to ``path``; None if there is none.
 
     Raises:
         ConfigError: it was made with other settings.
@@ -102,7 +102,7 @@ def kept(path: Path, args: Any) -> dict[str, Any] | None:
 
 
 def keep(path: Path, args: Any, run: dict[str, Any]) -> dict[str, Any]:
-    """Write a run beside the settings that it was made with; returns what can be read."""
+    """Write a run with its settings. Return the run as read from the file."""
     text = json.dumps(run | {"asked": _asked(args), "machine": machine()})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -114,11 +114,11 @@ def _asked(args: Any) -> dict[str, Any]:
     return json.loads(json.dumps(values, default=str))  # type: ignore[no-any-return]
 
 
-# -- figures and pictures --------------------------------------------------------------------------
+# -- numbers and plots ----------------------------------------------------------------------------
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """``name_median``, ``name_min`` and ``name_max``."""
+    """Return ``name_median``, ``name_min`` and ``name_max``."""
     return {
         f"{name}_median": statistics.median(values),
         f"{name}_min": min(values),
@@ -129,10 +129,10 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
 def draw_bars(
     series: Mapping[str, Mapping[str, tuple[float, float]]], title: str, ylabel: str, path: Path
 ) -> None:
-    """Grouped bars with whiskers of one standard error.
+    """Draw grouped bars with whiskers of one standard error.
 
     Args:
-        series: by its name in the legend, by group on the x axis: mean and standard error.
+        series: mean and standard error by name in the legend, then by group on the x axis.
     """
     groups = list(dict.fromkeys(group for bars in series.values() for group in bars))
     width = 0.8 / len(series)
@@ -154,11 +154,11 @@ def draw_ranges(
     path: Path,
     own: str = "headrace",
 ) -> None:
-    """Horizontal bars with whiskers, and their numbers.
+    """Draw horizontal bars with whiskers, and their numbers.
 
     Args:
-        ranges: by name: the middle, the least and the greatest.
-        own: what the names begin with that stand out.
+        ranges: median, minimum and maximum by name.
+        own: prefix of names that are highlighted.
     """
     names = list(ranges)
     middle, low, high = (np.array(values) for values in zip(*ranges.values(), strict=True))
@@ -173,6 +173,6 @@ def draw_ranges(
 
 
 def draw_rates(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Bars of ``sps_median`` with whiskers from ``sps_min`` to ``sps_max``."""
+    """Draw bars of ``sps_median`` with whiskers from ``sps_min`` to ``sps_max``."""
     ranges = {row["name"]: (row["sps_median"], row["sps_min"], row["sps_max"]) for row in rows}
     draw_ranges(ranges, title, "steps per second", path)

@@ -1,10 +1,10 @@
-"""Games of cooperation: what one policy for all agents comes to, beside published returns.
+"""Returns of one shared policy in cooperative games, compared with published returns.
 
     python benchmarks/cooperative.py
     python benchmarks/cooperative.py --games spread --seeds 0 1 2 3 4
 
-A run that is there isn't done again, and one that was cut short goes on. Returns are in the units
-of the publications; docs/results.md explains the conversion.
+Finished runs aren't repeated, and interrupted runs are resumed. Returns are in the units of the
+publications; docs/results.md explains the conversion.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from headrace.studies.aggregation import mean_se
 from headrace.studies.machine import machine, show, wide_console
 from headrace.studies.run import train_to_end
 
-FIRST_SEED = 3_000_000  # of the games that are played; apart from training's
-SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # of a run, at which its curve is told
+FIRST_SEED = 3_000_000  # of the evaluation games, different from those of training
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # fractions of a run at which its curve is reported
 
 
 class Game(NamedTuple):
-    """How it is learnt and played, and what was published, in units of factor * ours + plus."""
+    """Training settings and published returns of a game, in units of factor * ours + plus."""
 
     config: hr.Config
     played: int
@@ -44,8 +44,8 @@ class Game(NamedTuple):
 
 
 GAMES = {
-    # The paper sums over its three agents, each of which has the distances and its collisions
-    # whole, PettingZoo's the half of both; and one with itself in each of the 25 steps.
+    # The paper sums over its three agents, each with the full distances and its collisions. In
+    # PettingZoo each has half of both, and collides with itself in each of the 25 steps.
     "spread": Game(
         hr.Config(
             env="mpe2:simple_spread_v3",
@@ -59,7 +59,7 @@ GAMES = {
             total_steps=5_000_000,
             num_actors=2,
             envs_per_actor=192,
-            fragment_length=26,  # a game of 25 steps, and the step that begins another
+            fragment_length=26,  # 25 steps of a game, and the autoreset step
             network=hr.Network(hidden=(128, 128)),
         ),
         played=1000,
@@ -89,14 +89,14 @@ GAMES = {
 
 @dataclass(frozen=True)
 class Args:
-    """Train games of cooperation and play them; see the top of the file."""
+    """Train and evaluate policies in cooperative games; see the module's docstring."""
 
     games: tuple[str, ...] = tuple(GAMES)
     seeds: tuple[int, ...] = (0, 1, 2)
     total_steps: int | None = None
-    """Agents' steps of each run; None: the game's own."""
+    """Agent steps of each run; None: the game's default."""
     played: int | None = None
-    """Games that each player plays; None: the game's own."""
+    """Games per player; None: the game's default."""
     output: Path = Path("runs/cooperative")
 
     def __post_init__(self) -> None:
@@ -109,20 +109,20 @@ class Args:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run is kept by, beside its game and seed."""
+    """Return the settings that identify a run, in addition to game and seed."""
 
     total_steps: int
     played: int
 
 
 def in_games(game: Game, returns: np.ndarray) -> dict[str, float]:
-    """Mean and standard error of agents' returns ``[agents, played]``, as they were published."""
+    """Return mean and standard error of returns ``[agents, played]`` in published units."""
     mean, error = mean_se(game.factor * returns.mean(0) + game.plus)
     return {"mean": mean, "se": error}
 
 
 def random_play(game: Game, played: int) -> dict[str, float]:
-    """What random actions return, and the microseconds of an agent's step in the game alone."""
+    """Return the returns of random actions, and microseconds per agent step of the game alone."""
     envs = hr.make_vec(game.config.env, played)
     envs.reset(seed=FIRST_SEED)
     envs.action_space.seed(FIRST_SEED)
@@ -139,7 +139,7 @@ def random_play(game: Game, played: int) -> dict[str, float]:
 
 
 def trained(game: Game, folder: Path, seed: int, asked: Asked) -> dict[str, Any]:
-    """How a seed's policy plays, its run's curve and seconds; trained now unless it is there."""
+    """Return results, curve and seconds of a seed's policy. Train it if it is missing."""
     path = folder.with_suffix(".json")
     if there := kept(path, asked):
         return there
@@ -157,7 +157,7 @@ def trained(game: Game, folder: Path, seed: int, asked: Asked) -> dict[str, Any]
 
 
 def report(game: Game, runs: dict[str, dict[str, Any]], asked: Asked) -> None:
-    """A row for each player: what its games return, and its training's returns on the way."""
+    """Return a row per player: evaluation returns, and training returns at fractions of the run."""
     rows = []
     for name, run in runs.items():
         row = {"player": name, "return": f"{run['mean']:.1f} ± {run['se']:.1f}"}
@@ -173,7 +173,7 @@ def report(game: Game, runs: dict[str, dict[str, Any]], asked: Asked) -> None:
 
 
 def main(args: Args) -> None:
-    """Train what is missing; a game's table once its runs are there."""
+    """Train missing runs, and print the table of each game when its runs are complete."""
     for name in args.games:
         game = GAMES[name]
         steps = args.total_steps or game.config.total_steps
@@ -182,7 +182,7 @@ def main(args: Args) -> None:
         for seed in args.seeds:
             runs[f"seed {seed}"] = trained(game, args.output / f"{name}-{seed}", seed, asked)
         report(game, runs, asked)
-        print(f"the game alone takes {runs['random']['step_us']:.0f} µs per agent's step")
+        print(f"the game alone takes {runs['random']['step_us']:.0f} µs per agent step")
 
 
 if __name__ == "__main__":

@@ -2,18 +2,16 @@
 
     python benchmarks/corrections.py --forced-lag 8 --seeds 5
 
-V-trace, one-step importance sampling, the epsilon correction and no correction, each without and
-with replay of half of every batch. The actor acts with the weights of exactly ``forced_lag``
-updates ago, in one process with the learner, so that runs don't depend on timing: the same case
-gives the same figures. All four share their settings. Learning rate and reward scale were chosen
-for V-trace without lag and without replay, gamma and lambda are the CartPole recipe's; the size of
-the replay buffer was chosen with the comparison in view, so that replay is old enough to matter.
-Runs measure returns, not time, so several go at once (``--jobs``).
+Compares V-trace, one-step importance sampling, the epsilon correction and no correction, each with
+and without replay of half of every batch. The actor uses the weights of exactly ``forced_lag``
+updates ago, in the learner's process, so results don't depend on timing and are reproducible. All
+four share their settings. Learning rate and reward scale were chosen for V-trace without lag and
+replay; gamma and lambda are from the CartPole recipe. The replay buffer is large enough for its
+age to matter. Runs measure returns, not time, so several run in parallel (``--jobs``).
 
-Reported are the mean return of the last 100 training episodes, the mean return of 100 episodes
-that the final policy plays as it is (actions sampled), and the mean over the learning curve, each
-as mean ± standard error over seeds. A run that has ended is not repeated; runs.csv, summary.csv and
-pictures are written.
+The reported numbers are the mean return of the last 100 training episodes, of 100 episodes of the
+final policy (with sampled actions), and over the learning curve, each as mean ± standard error over
+seeds. Finished runs are not repeated. The output is runs.csv, summary.csv and plots.
 """
 
 from __future__ import annotations
@@ -49,40 +47,40 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Args:
-    """Compare the corrections; see the top of the file."""
+    """Compare the corrections; see the module's docstring."""
 
     env_id: str = "CartPole-v1"
     """Any environment that headrace can make."""
     forced_lag: int = 8
-    """Updates between the weights that act and the newest ones."""
+    """Updates between the acting weights and the newest ones."""
     seeds: int = 5
-    """Seeds 0 … seeds - 1."""
+    """Number of seeds, from 0."""
     corrections: tuple[Literal["vtrace", "one_step", "epsilon", "none"], ...] = CORRECTIONS
-    """Which of the four."""
+    """Corrections to compare."""
     replay_fractions: tuple[float, ...] = (0.0, 0.5)
-    """Shares of each batch that are replayed."""
+    """Replayed fractions of each batch."""
     total_steps: int = 600_000
     """Environment steps of a run."""
     num_envs: int = 32
-    """Environments of the one actor."""
+    """Environments of the single actor."""
     fragment_length: int = 20
-    """Steps of each environment per update."""
+    """Steps per environment and update."""
     replay_updates: int = 600
-    """How many updates' trajectories the replay buffer holds; a run has about 940."""
+    """Capacity of the replay buffer in updates; a run has about 940."""
     learning_rate: float = 2e-3
-    """Of Adam at the start; falls linearly to 0."""
+    """Initial learning rate of Adam, annealed linearly to 0."""
     gamma: float = 0.98
     """Discount."""
     reward_scale: float = 0.1
-    """Factor on rewards before learning."""
+    """Factor on training rewards."""
     lam: float = 0.95
-    """Of V-trace and of the n-step returns."""
+    """Lambda of V-trace and of n-step returns."""
     entropy_coef: float = 0.01
-    """Weight of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
     jobs: int = 2
-    """Runs at a time, one thread each."""
+    """Parallel runs, with one thread each."""
     output: Path = Path("runs/benchmarks/corrections")
-    """Folder for runs.csv, summary.csv, curves and pictures."""
+    """Folder for runs.csv, summary.csv, curves and plots."""
 
 
 NOT_A_SETTING = ("seeds", "corrections", "replay_fractions", "jobs", "output")
@@ -91,14 +89,14 @@ COLUMNS = ("correction", "replay_fraction", "seed", *SETTINGS, *RESULTS)
 
 
 def cases_of(args: Args) -> list[Case]:
-    """All runs: seeds in turn, so that an interrupted study has some of every cell."""
+    """Return all cases, ordered by seed, so that an interrupted study covers every cell."""
     settings = {name: getattr(args, name) for name in SETTINGS}
     axes = {"correction": args.corrections, "replay_fraction": args.replay_fractions}
     return grid(settings, **axes, seed=range(args.seeds))
 
 
 def train(case: Case) -> dict[str, Any]:
-    """One run in this process: the results, and the learning curve as ``curve``."""
+    """Run a case in this process. Return its results, with the learning curve as ``curve``."""
     import torch
 
     import headrace as hr
@@ -118,13 +116,13 @@ def train(case: Case) -> dict[str, Any]:
         total_steps=case["total_steps"], scale_free=False,
     )  # fmt: skip
     policy, result = _train(config, resolve(config.env), case["forced_lag"])
-    torch.manual_seed(case["seed"])  # of the actions that the evaluation samples
+    torch.manual_seed(case["seed"])  # of the sampled actions of the evaluation
     evaluation = hr.evaluate(policy, config.env, 100, deterministic=False)
     return result | {"evaluation_return": evaluation.mean}
 
 
 def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]:
-    """Trainer's loop with one difference: weights are published ``forced_lag`` updates late."""
+    """Trainer's loop, except that weights are published ``forced_lag`` updates late."""
     import torch
 
     import headrace as hr
@@ -169,29 +167,29 @@ def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]
         "env_steps": env_steps,
         "updates": updates,
         "lag_min": min(lags),
-        "lag_max": max(lags),  # the first updates have less than forced_lag before them
+        "lag_max": max(lags),  # the first updates have fewer than forced_lag predecessors
         "kl": statistics.fmean(kls),
         "curve": curve,
     }
 
 
 def train_apart(case: Case, children: Children, curves: Path) -> dict[str, Any]:
-    """One run in a process of its own; its curve goes to ``curves``, its results are returned."""
+    """Run a case in a separate process. Write its curve to ``curves``, and return its results."""
     result = children.call(train, case, TIMEOUT_S)
     curve_path(case, curves).write_text(json.dumps(result.pop("curve")), encoding="utf-8")
     return result
 
 
 def curve_path(case: Case, curves: Path) -> Path:
-    """A name that depends on all settings of a run."""
+    """Return a name that depends on all settings of a run."""
     digest = hashlib.sha256(json.dumps(dict(case)).encode()).hexdigest()[:12]
     return curves / f"{case['correction']}-{case['replay_fraction']}-{case['seed']}-{digest}.json"
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per correction and share of replay, with the distance to no correction.
+    """Return a row per correction and replay fraction, with the difference from no correction.
 
-    ``…_z`` is (mean − mean of none) / sqrt(SE² + SE of none²): how many standard errors it wins by.
+    ``…_z`` is (mean − mean of none) / sqrt(SE² + SE of none²): the difference in standard errors.
     """
     cells: dict[tuple[float, str], dict[str, Any]] = {}
     by_cell = grouped(rows, lambda row: (row["replay_fraction"], row["correction"]))
@@ -207,13 +205,13 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def distance(cell: Case, other: Case, name: str) -> float | None:
-    """In standard errors of the difference; None where there is no error or no difference."""
+    """Return the difference in its standard errors; None without an error or a difference."""
     error = math.hypot(cell[f"{name}_se"], other[f"{name}_se"])
     return (cell[name] - other[name]) / error if error > 0 else None
 
 
 def report(study: Study, cases: list[Case], args: Args, console: Console) -> None:
-    """The table, the verdict, the pictures and the summary's file."""
+    """Print the table and the verdict; write plots and summary.csv."""
     summary = summarise(study.done(cases))
     spell_z = lambda z: "" if z is None else f"{z:+.1f}"  # noqa: E731
     show([
@@ -222,9 +220,9 @@ def report(study: Study, cases: list[Case], args: Args, console: Console) -> Non
             "replay": f"{row['replay_fraction']:g}",
             "seeds": row["seeds"],
             "last 100 episodes": plus_minus(row, "final_return"),
-            "over none, in SE": spell_z(row["final_return_z"]),
+            "vs. none, in SE": spell_z(row["final_return_z"]),
             "evaluation": plus_minus(row, "evaluation_return"),
-            "over none, in SE ": spell_z(row["evaluation_return_z"]),
+            "vs. none, in SE ": spell_z(row["evaluation_return_z"]),
             "whole curve": plus_minus(row, "mean_return"),
             "KL": f"{row['kl']:.3f}",
         }
@@ -252,7 +250,7 @@ def report(study: Study, cases: list[Case], args: Args, console: Console) -> Non
 
 
 def main(args: Args) -> int:
-    """Do the missing runs, print, and write the files; 1 if runs failed."""
+    """Run missing cases, print and write results. Return 1 if runs failed."""
     console = wide_console()
     head(__doc__, ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS), console)
     study, cases, curves = Study(args.output, COLUMNS), cases_of(args), args.output / "curves"
@@ -260,7 +258,7 @@ def main(args: Args) -> int:
     study.run(cases, lambda *case: train_apart(*case, curves), console, args.jobs)
     if study.done(cases):
         report(study, cases, args, console)
-        console.print(f"written: {args.output}/runs.csv, summary.csv, corrections.png, curves.png")
+        console.print(f"results: {args.output}/runs.csv, summary.csv, corrections.png, curves.png")
     return study.status(console, "correction", "replay_fraction", "seed")
 
 

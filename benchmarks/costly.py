@@ -1,4 +1,4 @@
-"""A stand-in environment whose only property is the time that it takes."""
+"""Environment whose steps take a given time, as a stand-in for simulators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-LAB = (72, 96, 3)  # what IMPALA's networks see of DeepMind Lab
+LAB = (72, 96, 3)  # image size of DeepMind Lab in IMPALA
 NUM_IMAGES = 16
 
 
@@ -17,10 +17,10 @@ class Costly(gymnasium.Env):
 
     Args:
         step_s, reset_s: seconds per step and per reset.
-        episode_length: of every episode, or the mean of a geometric distribution.
-        varies: whether lengths are drawn.
+        episode_length: length of every episode, or the mean of a geometric distribution.
+        varies: draw episode lengths from the distribution.
         busy: compute for that time instead of sleeping.
-        pixels: show images, of a few that were drawn before.
+        pixels: show one of a few precomputed images.
     """
 
     observation_space = gymnasium.spaces.Box(-1, 1, (32,), np.float32)
@@ -47,7 +47,7 @@ class Costly(gymnasium.Env):
         if not self._busy:
             time.sleep(seconds)
             return
-        # The thread's own time: a core shared with others makes the step longer.
+        # Thread CPU time: steps take longer on a shared core.
         end = time.thread_time() + seconds
         while time.thread_time() < end:
             pass

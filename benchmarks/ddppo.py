@@ -1,9 +1,9 @@
-"""Synchronous distributed PPO on CartPole-v1: what a second learner brings on this machine.
+"""Scaling of synchronous distributed PPO on CartPole-v1 from one to two learners.
 
-Three scaling studies (a global batch of 16,384 that stays, one that grows with the learners, and
-the small batch with which a reference implementation measured speed-ups of 0.79 and 0.41 for two
-and four workers), every learner with one core and one thread; then the fastest of some settings of
-one learner that uses both cores.
+Three scaling studies, with one core and one thread per learner: a constant global batch of 16,384,
+a batch that grows with the learners, and the small batch with which a reference implementation
+measured speed-ups of 0.79 and 0.41 for two and four workers. They are compared with the fastest
+settings of one learner that uses both cores.
 
     python benchmarks/ddppo.py [--repeats 3] [--output runs/ddppo]
 """
@@ -29,7 +29,7 @@ from headrace.studies.scaling.figures import TIMES, run_figures
 from headrace.studies.scaling.settings import ONE_CORE, Scaling
 
 ALGO = hr.PPO(epochs=2, minibatches=4)
-SMALL = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 64}  # the reference's
+SMALL = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 64}  # batch of the reference
 LARGE = {"num_actors": 1, "envs_per_actor": 2048, "fragment_length": 8}
 BOTH_CORES: tuple[dict[str, Any], ...] = (  # one learner
     {"num_actors": 1, "envs_per_actor": 256, "fragment_length": 64},
@@ -40,20 +40,20 @@ BOTH_CORES: tuple[dict[str, Any], ...] = (  # one learner
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the command line sets."""
+    """Command-line arguments."""
 
     repeats: int = 3
     """Runs of each setting."""
     total_iters: int = 60
     """Iterations of each run."""
     warmup_iters: int = 10
-    """Iterations of each run that are not counted."""
+    """Iterations at the start of each run that don't count."""
     output: str = "runs/ddppo"
-    """Folder for everything."""
+    """Folder for all files."""
 
 
 def studies(arguments: Arguments) -> dict[str, Scaling]:
-    """The scaling studies by name."""
+    """Return the scaling studies by name."""
 
     def study(name: str, sizes: tuple[int, ...], mode: Any, layout: dict[str, int]) -> Scaling:
         config = hr.Config("CartPole-v1", ALGO, eval_episodes=0, **ONE_CORE, **layout)
@@ -75,7 +75,7 @@ def studies(arguments: Arguments) -> dict[str, Scaling]:
 
 
 def both_cores(arguments: Arguments, console: Any) -> list[dict[str, Any]]:
-    """Steps per second of one learner with both cores, by setting."""
+    """Return steps per second of one learner with both cores, by setting."""
     columns = ("setting", "repeat", "fps")
     study = Study(Path(arguments.output) / "one-learner", columns)
     settings = [" x ".join(str(v) for v in one.values()) for one in BOTH_CORES]
@@ -104,7 +104,7 @@ def both_cores(arguments: Arguments, console: Any) -> list[dict[str, Any]]:
 
 
 def main(arguments: Arguments) -> None:
-    """Run everything that has not been run, and print one table."""
+    """Run what is missing, and print one table."""
     console = wide_console()
     head(__doc__, f"output: {arguments.output}", console)
     table: list[dict[str, Any]] = []

@@ -1,10 +1,10 @@
-"""Whether the doctor names the right illness in runs made ill, and is silent in healthy recipes.
+"""Accuracy of the doctor: does it find planted problems, and stay silent in healthy runs?
 
     python benchmarks/doctor.py --seeds 212 --output runs/doctor
 
-Every case of ``doctor_cases.py`` is trained with a result every 0.1 s, so that it is looked at
-often, and evaluated every tenth of its steps. Of an ill run counts what was told at any time, and
-so it does of a healthy one, in which everything is wrong. Runs that are there are not done again.
+Every case of ``doctor_cases.py`` is trained with a result every 0.1 s and evaluated every tenth of
+its steps. The doctor examines the run at every result. A problem counts as found if it is reported
+at any time, and any report on a healthy run is a false alarm. Finished runs aren't repeated.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from headrace.studies.machine import markdown, wide_console
 
 @dataclass(frozen=True)
 class Args:
-    """Examine; see the top of the file."""
+    """Run the doctor on all cases; see the module's docstring."""
 
     seeds: tuple[int, ...] = (212,)
     output: Path = Path("runs/doctor")
     cases: tuple[str, ...] = ()
     """Names of cases; all by default."""
     train: bool = True
-    """Train what is missing; otherwise only look at what is there."""
+    """Train missing runs; otherwise only examine existing ones."""
 
 
 def main(args: Args) -> None:
@@ -58,7 +58,7 @@ def main(args: Args) -> None:
             named = illness in told if illness else not told
             right["ill" if illness else "healthy"] += named
             row = {"case": name, "seed": seed, "illness": illness or "none"}
-            row |= {"right": "yes" if named else "NO", "named besides": ", ".join(others)}
+            row |= {"right": "yes" if named else "NO", "other reports": ", ".join(others)}
             rows.append(row)
             last = run.results[-1].get("charts/episodic_return")
             console.print(f"{name} ({seed}): {told} return {last} in {seconds:.0f} s")
@@ -69,13 +69,13 @@ def main(args: Args) -> None:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether a case was trained there to its end."""
+    """Return whether a case was trained to its end."""
     summary = folder / "summary.json"
     return summary.exists() and not json.loads(summary.read_text()).get("interrupted")
 
 
 def replayed(run: RunCurves) -> list[str]:
-    """What is told of a run by the rules as they are now: while it goes on, then of all of it."""
+    """Return the reports of the current rules on a run: during training, then at its end."""
     values = run.described.get("action_space")
     space = values and space_from_json(values)
     settings = with_episode_limit(run.settings)
@@ -86,7 +86,7 @@ def replayed(run: RunCurves) -> list[str]:
 
 
 def trained(folder: Path, settings: dict, seed: int) -> float:
-    """Train a case unless it is there; how long that took."""
+    """Train a case if it is missing. Return the duration."""
     if is_done(folder):
         return 0.0
     config = config_of(

@@ -1,4 +1,4 @@
-"""Runs made ill, each in one way, and recipes that are healthy."""
+"""Cases of doctor.py: runs with one planted problem each, and healthy recipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Slow(gymnasium.Wrapper):
 
 
 class Crashing(gymnasium.Wrapper):
-    """Fails at one step of 3,000, by chance."""
+    """Fails at random, at one of 3,000 steps on average."""
 
     def step(self, action: Any) -> Any:
         if self.np_random.random() < 1 / 3000:
@@ -39,7 +39,7 @@ def crashing_cartpole() -> gymnasium.Env:
 
 
 class Hidden(gymnasium.RewardWrapper):
-    """A reward that comes too seldom to be found."""
+    """A reward that is too rare to be found."""
 
     def reward(self, reward: Any) -> float:
         return 0.0
@@ -53,13 +53,14 @@ def endless_pendulum() -> gymnasium.Env:
     return gymnasium.make("Pendulum-v1", max_episode_steps=-1)
 
 
-_CHANCE = np.random.default_rng()  # not seeded: else evaluations of one policy are all alike
+_CHANCE = np.random.default_rng()  # unseeded: otherwise all evaluations of a policy are equal
 
 
 class Alike(gymnasium.Env):
-    """Three places in a row that look alike, in the middle one of which left is right.
+    """Three states that look the same; the correct action in the middle one is left.
 
-    Whoever always does the same never arrives from two of them; who draws does, in some ten steps.
+    Deterministic policies never reach the goal from two of them. Stochastic ones take some ten
+    steps.
     """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
@@ -78,7 +79,7 @@ class Alike(gymnasium.Env):
 
 
 class Turning(gymnasium.Wrapper):
-    """Shows everything upside down from its 1,500th step on, so that what was learnt is wrong."""
+    """Flips all observations from its 1,500th step on, so that the trained policy becomes wrong."""
 
     _steps = 0
 
@@ -89,7 +90,7 @@ class Turning(gymnasium.Wrapper):
 
 
 class Noisy(gymnasium.RewardWrapper):
-    """A reward that nothing explains."""
+    """A reward that no observation predicts."""
 
     def reward(self, reward: Any) -> float:
         return float(self.np_random.normal())
@@ -108,9 +109,9 @@ def slow_acrobot() -> gymnasium.Env:
 
 
 class Ill(NamedTuple):
-    """A run that has one illness."""
+    """A run with one planted problem."""
 
-    illness: str  # the name of the rule that says so
+    illness: str  # the rule that reports it
     settings: dict[str, Any]
 
 
@@ -159,11 +160,11 @@ ILL: dict[str, Ill] = {
         env="CartPole-v1", algo=hr.PPO(clip=0.002), **SIZES, total_steps=40_000)),
     "clip 0.001, LunarLander": Ill("clip-fraction", {
         "env": "LunarLander-v3", "algo": hr.PPO(clip=0.001), "total_steps": 60_000}),
-    "values not learnt": Ill("value-blind", dict(
+    "values not trained": Ill("value-blind", dict(
         env="CartPole-v1", algo=hr.PPO(value_coef=0.0), **SIZES, total_steps=40_000)),
-    "nothing to explain": Ill("value-blind", dict(
+    "nothing to predict": Ill("value-blind", dict(
         env=noisy_cartpole, engine="sync", algo=hr.PPO(), **SIZES, total_steps=30_000)),
-    "places that look alike": Ill("evaluation-far", dict(
+    "states that look the same": Ill("evaluation-far", dict(
         env=Alike, engine="sync", algo=hr.PPO(), eval_interval=4_000, eval_episodes=20, **SIZES,
         total_steps=40_000)),
     "weights at most 0 updates old": Ill("rollouts-dropped", dict(
@@ -221,7 +222,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
 
 
 def config_of(settings: dict[str, Any], **run: Any) -> hr.Config:
-    """The settings of a case, with those of the run."""
+    """Return the config of a case in a run directory."""
     own = dict(settings)
     if "recipe" in own:
         from dataclasses import replace

@@ -1,16 +1,16 @@
-"""Third-party environments, unmodified, by the command line: what works, and what is said if not.
+"""Compatibility of unmodified third-party environments with the command line.
 
     xvfb-run -a python benchmarks/environments.py --docs docs
     python benchmarks/environments.py --only MiniGrid,Fetch --again
 
-Each environment of environments_cases.py is trained for a few thousand steps, evaluated, filmed,
-resumed and written as ONNX, each by a process of its own with a limit on its time. A step is *ok*,
-or it answered with one sentence, or it is a failure: a traceback, a hang, or a file that isn't
-there. Install the packages that are to be tried; one that isn't installed is left out. Some draw
-with OpenGL and need a display, for which ``xvfb-run`` is enough.
+Each environment of environments_cases.py is trained for a few thousand steps, evaluated, recorded
+as a video, resumed and exported to ONNX, each in a separate process with a time limit. A step is
+*ok*, gives a one-sentence error, or fails with a traceback, a timeout or a missing file. Install
+the packages to test; others are skipped. Some environments draw with OpenGL and need a display,
+such as ``xvfb-run``.
 
-What has been run with the same command is not run again, unless it failed and ``--again`` is
-given. Figures of training a few thousand steps say that it runs, not what it would learn.
+Results of the same command are kept, except failures with ``--again``. A few thousand steps show
+that training works, not how well it learns.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ EPISODES, MORE_STEPS = 2, 500
 
 @dataclass(frozen=True)
 class Settings:
-    """Of this program."""
+    """Command-line arguments."""
 
     output: Path = Path("runs/environments")
-    """Where runs, logs and results.json go."""
+    """Folder of runs, logs and results.json."""
     only: str = ""
-    """Beginnings or parts of ids, separated by commas; empty: all."""
+    """Comma-separated prefixes or parts of ids; empty: all."""
     again: bool = False
-    """Run failures again."""
+    """Repeat failures."""
     timeout_s: float = 300.0
-    """What each of the five steps of an environment may take."""
+    """Time limit of each of the five steps in seconds."""
     docs: Path | None = None
-    """The folder whose environments.md gets the table."""
+    """Folder whose environments.md is updated with the table."""
 
 
 class Trial:
-    """One environment's five steps."""
+    """Tests one environment in five steps."""
 
     def __init__(self, case: Case, folder: Path, timeout_s: float, children: Children) -> None:
         self._case, self._folder, self._timeout_s = case, folder, timeout_s
@@ -94,7 +94,7 @@ class Trial:
         return {"ok": "said" not in said, **said}
 
     def _command(self, name: str, *flags: str, log: str = "", run_last: bool = False) -> Said:
-        """Run a subcommand of headrace to its end."""
+        """Run a subcommand of headrace."""
         output, run = self._folder / f"{log or name}.log", str(self._run)
         words = [*flags, "--run-dir", run] if run_last else [run, *flags]
         ended = self._children.run([*HEADRACE, name, *words], output, self._timeout_s, 20.0)
@@ -124,18 +124,18 @@ STEPS: dict[str, Callable[[Trial], Said]] = {
 
 
 def train_flags(case: Case) -> list[str]:
-    """What follows ``headrace train``, without the directory."""
+    """Return the arguments after ``headrace train``, without the directory."""
     sizes = ["--total-steps", str(case.steps), "--eval-episodes", "0"]
     return ["appo", "--env-id", case.env_id, *shlex.split(case.flags), *sizes]
 
 
 def command_of(case: Case) -> str:
-    """What a shell is given, without the directory."""
+    """Return the shell command, without the directory."""
     return shlex.join(["headrace", "train", *train_flags(case)])
 
 
 def export(request: dict[str, str]) -> Said:
-    """Write a run's policy as ONNX and compare its actions with the policy's own."""
+    """Export a run's policy to ONNX and compare its actions with those of the policy."""
     import numpy as np
     import onnxruntime
     from gymnasium.vector.utils import batch_space
@@ -204,9 +204,9 @@ def _package_version(case: Case) -> str | None:
 
 
 def try_case(case: Case, settings: Settings, children: Children, old: Said) -> Iterator[Said]:
-    """The record of one environment after each of its steps.
+    """Yield the record of one environment after each of its steps.
 
-    Steps in ``old`` that needn't be run again are kept.
+    Steps in ``old`` that are still valid are kept.
     """
     record: Said = {"package": case.package, "version": _package_version(case)}
     record["command"], steps = command_of(case), dict[str, Said]()
@@ -221,7 +221,7 @@ def try_case(case: Case, settings: Settings, children: Children, old: Said) -> I
         else:
             steps[name] = run(trial)
             print(f"{case.env_id} {name}: {cell(steps[name])}", flush=True)
-            kept = {} if name == "train" else kept  # it holds for the run that it was seen with
+            kept = {} if name == "train" else kept  # only valid for this run
         if name == "train" and steps[name]["ok"]:
             values = checkpoint.read_config(checkpoint.find(folder / "run"))
             for kind in ("observation_space", "action_space"):
@@ -232,7 +232,7 @@ def try_case(case: Case, settings: Settings, children: Children, old: Said) -> I
 
 
 def main(settings: Settings) -> int:
-    """Run what is missing, one after the other; returns 1 if something failed."""
+    """Run missing cases one after the other. Return 1 if something failed."""
     settings.output.mkdir(parents=True, exist_ok=True)
     path, children = settings.output / "results.json", Children()
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -243,7 +243,7 @@ def main(settings: Settings) -> int:
         if wanted and not any(word in case.env_id for word in wanted):
             continue
         if _package_version(case) is None:
-            print(f"{case.env_id} is left out: pip install '{case.package}'")
+            print(f"{case.env_id} is skipped: pip install '{case.package}'")
             continue
         for record in try_case(case, settings, children, results.get(case.env_id, {})):
             results[case.env_id] = record

@@ -1,4 +1,4 @@
-"""What environments.py runs: environments of other packages, as their packages register them."""
+"""Cases of environments.py: environments of other packages, unmodified."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One environment, and what its command line says beside the id."""
+    """One environment, and the flags of its command."""
 
-    package: str  # as pip knows it
+    package: str  # package name for pip
     env_id: str
-    flags: str = ""  # of headrace train, as in a shell
-    why: str = ""  # these flags
+    flags: str = ""  # flags of headrace train, as in a shell
+    why: str = ""  # reason for these flags
     steps: int = 4_000
 
 
 _SHORT, _FILM = (
     "--wrapper 'TimeLimit:{\"max_episode_steps\":200}'",
-    "a film of 1,000 frames is slow",
+    "recording a video of 1,000 frames is slow",
 )
 
-# --epochs 1 is for time: more is learnt from pictures with more.
+# --epochs 1 saves time; more epochs learn more from images.
 CASES = (
     Case(
         "ale-py",
@@ -40,19 +40,19 @@ CASES = (
             "--wrapper 'TimeLimit:{\"max_episode_steps\":500}' "
             "--epochs 1"
         ),
-        why="Gymnasium's preprocessing, which skips frames itself; episodes take long",
+        why="Gymnasium's preprocessing, which skips frames itself; episodes are long",
     ),
     Case(
         "minigrid",
         "MiniGrid-Empty-5x5-v0",
         flags='--wrapper \'FilterObservation:{"filter_keys":["image","direction"]}\'',
-        why="the mission is a text, and here always the same",
+        why="the mission is a text, constant in this environment",
     ),
     Case(
         "minigrid",
         "MiniGrid-Fetch-5x5-N2-v0",
         flags="--wrapper minigrid.wrappers:DictObservationSpaceWrapper --text mission",
-        why="the mission as tokens, by minigrid's own wrapper, for an LSTM",
+        why="the mission as tokens by minigrid's own wrapper, for an LSTM",
     ),
     Case(
         "minigrid",
@@ -71,7 +71,7 @@ CASES = (
             "--wrapper 'ResizeObservation:{\"shape\":[60,80]}' "
             "--epochs 1"
         ),
-        why="only the screen, and smaller; four frames an action",
+        why="only the screen, smaller; four frames per action",
         steps=1_500,
     ),
     Case("gymnasium-robotics", "FetchReach-v4"),
@@ -93,14 +93,10 @@ CASES = (
         flags="--env-kwargs '{\"length\":500}' --epochs 1",
         why="shorter episodes",
     ),
-    Case("popgym", "popgym-RepeatPreviousEasy-v0", flags="--core lstm", why="it takes memory"),
-    Case("popgym", "popgym-BattleshipEasy-v0", flags="--core gru", why="it takes memory"),
-    Case(
-        "memory-gym", "MortarMayhem-Grid-v0", flags="--core lstm --epochs 1", why="it takes memory"
-    ),
-    Case(
-        "memory-gym", "SearingSpotlights-v0", flags="--core lstm --epochs 1", why="it takes memory"
-    ),
+    Case("popgym", "popgym-RepeatPreviousEasy-v0", flags="--core lstm", why="needs memory"),
+    Case("popgym", "popgym-BattleshipEasy-v0", flags="--core gru", why="needs memory"),
+    Case("memory-gym", "MortarMayhem-Grid-v0", flags="--core lstm --epochs 1", why="needs memory"),
+    Case("memory-gym", "SearingSpotlights-v0", flags="--core lstm --epochs 1", why="needs memory"),
     Case("shimmy[dm-control]", "dm_control/cartpole-balance-v0", flags=_SHORT, why=_FILM),
     Case("shimmy[dm-control]", "dm_control/walker-walk-v0", flags=_SHORT, why=_FILM),
     Case("shimmy[bsuite]", "bsuite/catch-v0"),
@@ -119,7 +115,7 @@ CASES = (
         "mo-gymnasium",
         "mo_gymnasium:deep-sea-treasure-v0",
         flags="--wrapper mo_gymnasium.wrappers:LinearReward",
-        why="the sum of two rewards; weights in JSON are no array, as it wants them",
+        why="the sum of two rewards; its weights can't be given in JSON, because it needs an array",
     ),
     Case("PyFlyt", "PyFlyt/QuadX-Hover-v1"),
 )

@@ -1,4 +1,4 @@
-"""What environments.py reports: a table on a page, with notes below it."""
+"""Report of environments.py: a Markdown table with notes below it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.spaces.walk import parts
 from headrace.studies.machine import machine, markdown
 
 PAGE = "environments.md"
-Said = dict[str, Any]  # ok: bool; said: the sentence or figure; failed: neither
+Said = dict[str, Any]  # ok: bool; said: the sentence or number; failed: neither
 
 
 def brief(space: Any) -> str:
-    """A space in a few words: kinds, shapes and dtypes, without bounds."""
+    """Describe a space in a few words: kinds, shapes and dtypes, without bounds."""
     inner = parts(space)
     if inner is None:
         kind = type(space).__name__
@@ -37,14 +37,14 @@ def _row(sizes: list[Any]) -> str:
 
 
 def cell(said: Said) -> str:
-    """A step's result in words: its output, its error message, or how it failed."""
+    """Describe a step's result: its output, its error message, or how it failed."""
     if said["ok"]:
         return said.get("said") or "yes"
     return f"**failed**: {said['failed']}" if "failed" in said else str(said["said"])
 
 
 def table(results: Mapping[str, Said], steps: Sequence[str]) -> str:
-    """The results in Markdown; notes below the table explain steps that don't work."""
+    """Return the results in Markdown. Notes below the table explain steps that don't work."""
     rows, notes = [], list[str]()
     for case in CASES:
         record = results.get(case.env_id)
@@ -65,7 +65,7 @@ def table(results: Mapping[str, Said], steps: Sequence[str]) -> str:
 
 
 def write_page(folder: Path, results: Mapping[str, Said], steps: Sequence[str]) -> None:
-    """Put the table between the two marks of the page in a folder."""
+    """Put the table between the two marks of a page in a folder."""
     page, packages = folder / PAGE, {r["package"].partition("[")[0] for r in results.values()}
     count = f"{len(results)} environments of {len(packages)} packages"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)

@@ -1,18 +1,18 @@
-"""How fast is a game of several agents trained, beside a loop written by hand?
+"""Training speed on multi-agent games: headrace vs. handwritten loops.
 
     python benchmarks/games.py
     python benchmarks/games.py --env-id mpe2:simple_reference_v3 --num-games 32
     python benchmarks/games.py --env-id headrace_ssa.dominance:parallel_env \
         --vectorised headrace_ssa:headrace/OrbitalDominance-v0
 
-Two handwritten loops, in which one network plays all agents and PPO learns from all of them: one
-game at a time, as tutorials have it, and ``num_games`` stepped in turn with one forward pass for
-all. headrace trains the same networks with the same passes, minibatches and rollouts, with one
-actor and with one for each core. Every run is a process of its own, the cases are interleaved, and
-a ratio is the median of those within a round. Rates are agents' steps per second after the first
-update. "game alone" is the game with random actions on one core: so many times the cores is what no
-program exceeds that steps it. The game has to be parallel, with Box observations and Discrete
-actions, which ``info["action_mask"]`` may forbid, and all its agents have to stay until it is over.
+In both handwritten loops one network plays all agents and is trained by PPO on all of them: one
+game at a time, as in tutorials, and ``num_games`` games stepped in turn with one forward pass.
+headrace trains the same networks with the same epochs, minibatches and rollouts, with one actor and
+with one per core. Each run is a separate process, cases are interleaved, and ratios are medians of
+the ratios within a round. Rates are agent steps per second after the first update. "game alone" is
+the game with random actions on one core. Times the number of cores, it bounds every program. Games
+must be parallel, with Box observations and Discrete actions, which ``info["action_mask"]`` may
+mask. All agents must stay until the end.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Args:
-    """Measure; see the top of the file."""
+    """Measure training speed; see the module's docstring."""
 
     env_id: str = "mpe2:simple_spread_v3"
     """A parallel game."""
     vectorised: str | None = None
-    """The same game as a vector environment, which headrace trains, too."""
+    """The same game as a vector environment, which headrace also trains."""
     num_games: int = 16
     """Games of the second loop and of headrace."""
     num_steps: int = 64
     """Steps of a rollout."""
     repeats: int = 3
-    """How often everything is measured."""
+    """Number of measurements of each case."""
     seconds: float = 10.0
-    """How long a run takes, about."""
+    """Approximate seconds of a run."""
     output: Path = Path("results/games")
     """Folder for games.csv."""
 
 
 class Loop:
-    """PPO on ``num_games`` games by hand."""
+    """Handwritten PPO on ``num_games`` games."""
 
     def __init__(self, env_id: str, num_games: int, num_steps: int) -> None:
         import torch
@@ -81,7 +81,7 @@ class Loop:
         self._num_steps = num_steps
 
     def _seen(self) -> tuple[Any, Any]:
-        """Observations ``[games * agents, ...]``, and masks or None."""
+        """Return observations ``[games * agents, ...]``, and masks or None."""
         import torch
 
         obs = np.stack([rows[a] for rows, _ in self._shown for a in self.agents])
@@ -98,7 +98,7 @@ class Loop:
         return torch.distributions.Categorical(logits=policy.logits.masked_fill(~mask, -1e8))
 
     def _step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rewards and ends, ``[games * agents]``; a game that is over begins anew."""
+        """Step all games, restart finished ones; return rewards and ends ``[games * agents]``."""
         rewards, ends, count = [], [], len(self.agents)
         for g, game in enumerate(self._games):
             own = actions[g * count : (g + 1) * count].tolist()
@@ -110,7 +110,7 @@ class Loop:
         return np.array(rewards, np.float32), np.array(ends, np.float32)
 
     def seconds_alone(self, rng: np.random.Generator) -> float:
-        """What a step of each game takes with random actions, but for choosing them."""
+        """Return seconds per step of each game with random actions, without choosing them."""
         _, mask = self._seen()
         chances = rng.random((len(self._games) * len(self.agents), self._num_actions))
         chosen = (chances if mask is None else chances * mask.numpy()).argmax(1)
@@ -119,7 +119,7 @@ class Loop:
         return time.perf_counter() - start
 
     def update(self) -> int:
-        """One rollout, and what is learnt from it; returns agents' steps."""
+        """Collect one rollout and train on it. Return the number of agent steps."""
         import torch
         from learning_ppo import advantages
 
@@ -165,7 +165,7 @@ class Loop:
 
 
 def loop_rate(args: Args, num_games: int, threads: int) -> float:
-    """Agents' steps per second of the handwritten loop, after its first update."""
+    """Return agent steps per second of the handwritten loop after its first update."""
     import torch
 
     torch.set_num_threads(threads)
@@ -178,7 +178,7 @@ def loop_rate(args: Args, num_games: int, threads: int) -> float:
 
 
 def alone_rate(args: Args) -> float:
-    """Agents' steps per second of a game with random actions, in which nothing is learnt."""
+    """Return agent steps per second of a game with random actions and without training."""
     loop, rng = Loop(args.env_id, 1, args.num_steps), np.random.default_rng(0)
     start, taken = time.monotonic(), []
     while time.monotonic() < start + args.seconds / 2:
@@ -187,7 +187,7 @@ def alone_rate(args: Args) -> float:
 
 
 def headrace_rate(args: Args, num_actors: int, vectorised: bool = False) -> float:
-    """Agents' steps per second of headrace, after its first update."""
+    """Return agent steps per second of headrace after its first update."""
     import headrace as hr
 
     made, _ = Prepared.split(resolve(args.env_id))
@@ -214,7 +214,7 @@ def headrace_rate(args: Args, num_actors: int, vectorised: bool = False) -> floa
 
 
 def measured(request: dict[str, Any]) -> float:
-    """The rate of one case, in this process."""
+    """Return the rate of one case, measured in this process."""
     args = Args(**request["args"] | {"output": Path()})
     return RATES[request["who"]](args, **request["how"])
 
@@ -223,7 +223,7 @@ RATES = {"loop": loop_rate, "headrace": headrace_rate, "game": alone_rate}
 
 
 def cases_of(args: Args) -> dict[str, dict[str, Any]]:
-    """What is measured, by name: who, and how."""
+    """Return the cases by name, with their functions and arguments."""
     one, many = {"num_games": 1, "threads": 1}, {"num_games": args.num_games, "threads": 1}
     cases = {
         "loop, 1 game": {"who": "loop", "how": one},
@@ -239,7 +239,7 @@ def cases_of(args: Args) -> dict[str, dict[str, Any]]:
 
 
 def main(args: Args) -> None:
-    """Measure, print, and write the file."""
+    """Measure, print and write the results."""
     console, cases = wide_console(), cases_of(args)
     found: dict[str, list[float]] = {name: [] for name in cases}
     asked = {key: value for key, value in asdict(args).items() if key != "output"}
@@ -259,8 +259,8 @@ def report(
     """Print the rates of each case, round by round, and write them.
 
     Args:
-        bases: rates by whose they are, which the others are given as a multiple of.
-        about: what else is in each row.
+        bases: rates of the baselines by name. Other rates are given as multiples of them.
+        about: additional columns of each row.
     """
     rows = [
         {"case": name, **about, **common.spread("sps", rates)}

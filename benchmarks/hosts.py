@@ -1,4 +1,4 @@
-"""Hosts of a network on this machine (network namespaces), and a Ray node on each."""
+"""Hosts of a network on this machine (network namespaces), with a Ray node on each."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from headrace.ray.connection import HEALTH, RayCluster
 
 SCRIPT = str(Path(__file__).parents[1] / "tests" / "launch" / "hosts.sh")
 HEAD = "10.99.0.1:6379"
-MOST = 9  # hosts that the script makes
-# Each run of the script has a /tmp/ray of its own, so what uses a node is run with what starts it.
+MOST = 9  # maximum number of hosts of the script
+# Each run of the script has a separate /tmp/ray. So programs that use a node run with its command.
 BOTH = 'n=$1; first=("${@:2:n}"); shift $((n + 1)); "${first[@]}" < /dev/null && exec "$@"'
 AFTER_HEAD = 'until (: < "/dev/tcp/${1/://}") 2> /dev/null; do sleep 0.2; done; shift; exec "$@"'
 
 
 def check_possible(asker: str) -> None:
-    """Raise ConfigError where this machine lets us make no hosts, or has no Ray for them."""
+    """Raise ConfigError if this machine can't create hosts, or has no Ray for them."""
     needs = {
         "Linux": sys.platform == "linux",
         "root": hasattr(os, "geteuid") and os.geteuid() == 0,
@@ -38,7 +38,7 @@ def check_possible(asker: str) -> None:
         "Ray (pip install 'headrace[ray]')": importlib.util.find_spec("ray") is not None,
     }
     if missing := [what for what, there in needs.items() if not there]:
-        raise ConfigError(f"{asker} makes hosts of a network here, which needs "
+        raise ConfigError(f"{asker} creates hosts of a network here, which needs "
                           f"{' and '.join(missing)}")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, Network(Path(folder), {}).up(1):
         pass
@@ -46,11 +46,11 @@ def check_possible(asker: str) -> None:
 
 @dataclass
 class Network:
-    """The hosts, and Ray on them.
+    """Hosts and their Ray nodes.
 
     Args:
-        output: folder for what each prints, ``host2.txt``.
-        env: of what runs there, with the token of Ray's cluster.
+        output: folder for the output of each host, such as ``host2.txt``.
+        env: environment variables of the hosts, with the token of Ray's cluster.
         store: bytes of each node's object store.
     """
 
@@ -61,7 +61,7 @@ class Network:
 
     @contextlib.contextmanager
     def up(self, count: int) -> Iterator[Network]:
-        """Make so many hosts; what runs there ends with them.
+        """Create hosts. Their programs end with them.
 
         Raises:
             ConfigError: this machine doesn't allow it.
@@ -73,17 +73,17 @@ class Network:
             self.do("down")
 
     def do(self, action: str, *words: str) -> None:
-        """Let the script do something, as to kill all that runs on a host."""
+        """Run a command of the script, for example to kill everything on a host."""
         command = ["bash", SCRIPT, action, self.name, *words]
-        # Not its output: what guards the hosts would keep a pipe open.
+        # Its output isn't captured, as the process that watches the hosts would keep the pipe open.
         with (self.output / "network.txt").open("a+") as log:
             done = subprocess.run(command, stdout=log, stderr=log, timeout=30, check=False)
         if done.returncode:
             said = (self.output / "network.txt").read_text().strip()
-            raise ConfigError(f"this machine lets us make no hosts of a network: {said}")
+            raise ConfigError(f"this machine can't create hosts of a network: {said}")
 
     def on(self, host: int, *words: str) -> list[str]:
-        """The command that runs a command on a host."""
+        """Return the command that runs a command on a host."""
         return ["bash", SCRIPT, "run", self.name, str(host), *words]
 
     def run(self, host: int, *words: str) -> subprocess.Popen:
@@ -97,21 +97,21 @@ class Network:
         return [*ray, *flags]
 
     def with_head(self, num_cpus: int) -> list[str]:
-        """What stands before a command of the first host, to start Ray's head node there first."""
+        """Return the prefix of the first host's command that starts Ray's head node first."""
         flags = ["--head", f"--port={HEAD.partition(':')[2]}", f"--num-cpus={num_cpus}"]
         flags += ["--include-dashboard=false", f"--system-config={json.dumps(HEALTH)}"]
         ray = self._ray(1, *flags)
         return ["bash", "-c", BOTH, "both", str(len(ray)), *ray]
 
     def join(self, host: int, num_cpus: int) -> subprocess.Popen:
-        """Have a host join the cluster, as soon as there is one."""
+        """Let a host join the cluster as soon as it is up."""
         flags = [f"--address={HEAD}", f"--num-cpus={num_cpus}", "--block"]
         return self.run(host, "bash", "-c", AFTER_HEAD, "join", HEAD, *self._ray(host, *flags))
 
 
 @contextlib.contextmanager
 def joined(cores: float) -> Iterator[None]:
-    """A connection to the cluster, once its nodes have so many cores together."""
+    """Connect to the cluster once its nodes have this number of cores in total."""
     with contextlib.closing(RayCluster(HEAD, "this benchmark", 1)) as cluster:
         while cluster.cores < cores:
             time.sleep(0.1)
@@ -119,18 +119,18 @@ def joined(cores: float) -> Iterator[None]:
 
 
 def check_spread(trainer: Any, hosts: int) -> None:
-    """Raise RuntimeError unless as many actors act on each host."""
+    """Raise RuntimeError unless each host has the same number of actors."""
     nodes = Counter(home.node for home in trainer.source._queue.homes.values())
     if len(nodes) != hosts or len(set(nodes.values())) != 1:
-        raise RuntimeError(f"actors were to be spread evenly over {hosts} hosts: {dict(nodes)}")
+        raise RuntimeError(f"actors are not spread evenly over {hosts} hosts: {dict(nodes)}")
 
 
 def variables() -> dict[str, str]:
-    """For programs that use a new cluster, which nobody else gets into, and these modules."""
+    """Return environment variables for programs that use a new private cluster and modules."""
     paths = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "SPT_NOENV": "1",  # processes stay known by their variables
+        "SPT_NOENV": "1",  # processes are recognised by their environment variables
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }

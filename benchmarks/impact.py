@@ -1,23 +1,23 @@
 """IMPACT's comparisons (Luo et al. 2020, Figures 3 to 7 and 9) at the scale of one small machine.
 
-    python benchmarks/impact.py                                # all studies, an hour or so
+    python benchmarks/impact.py                                # all studies, about an hour
     python benchmarks/impact.py --studies ratio k --seeds 5
 
     ratio     Figure 3a  the surrogate's ratio: R1 = π/target, R2 = π/μ, R3 = π/max(target, μ/ρ)
     t_target  Figure 3b  the target network's period: NK/16 … 16 NK optimiser steps
     k         Figure 4   K, the passes over each batch: 1, 2, 4, 16
-    workers   Figure 7   1, 2 and 4 actors, each with as many environments
+    workers   Figure 7   1, 2 and 4 actors with equal numbers of environments
     ladder    Figure 9   IMPALA, + PPO objective, + circular buffer, + target-worker clipping
-    compare   Figures 5, 6  IMPACT, IMPALA and PPO, each as it was tuned
+    compare   Figures 5, 6  IMPACT, IMPALA and PPO with tuned settings
 
-Everything is against steps and against seconds, so runs take turns, each in a process of its own
-and all settings with one seed before the next seed. Seconds count from the end of the first update
-(imports and the start of processes are the same for all). A run that several studies share is
-done once, and a run that has ended is never repeated: start again to go on after an interruption.
+Results are plotted against steps and seconds. So each run has a separate process and the machine
+to itself, and all settings run with one seed before the next seed. Seconds count from the end of
+the first update, because imports and the start of processes are the same for all. Runs that several
+studies share run once. Finished runs aren't repeated, so an interrupted study can be continued.
 
-Written: runs.csv (a line per run), curves/ (a file per run), summary.csv (mean ± standard error
-over seeds per setting) and a picture per study. The return is that of training, the mean of the
-last 100 episodes; ``eval`` is that of the final policy, deterministic.
+The output is runs.csv (a line per run), curves/ (a file per run), summary.csv (mean ± standard
+error over seeds per setting) and a plot per study. The return is the mean of the last 100 training
+episodes; ``eval`` is the return of the final deterministic policy.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Args:
-    """Reproduce the studies of IMPACT's paper; see the top of the file."""
+    """Reproduce the studies of the IMPACT paper; see the module's docstring."""
 
     studies: tuple[Name, ...] = ("ratio", "t_target", "k", "workers", "ladder", "compare")
-    """Which of them."""
+    """Studies to run."""
     seeds: int = 3
-    """Seeds 0 … seeds - 1."""
+    """Number of seeds, from 0."""
     env_id: str = "LunarLander-v3"
-    """Of all studies but compare: one of impact_tasks.TASKS."""
+    """Task of all studies except compare, from impact_tasks.TASKS."""
     compare_env_ids: tuple[str, ...] = ("LunarLander-v3", "HalfCheetah-v5")
-    """Of compare."""
+    """Tasks of compare."""
     total_steps: int | None = None
-    """Environment steps of a run; None: as impact_tasks.TASKS has it."""
+    """Environment steps of a run; None: the task's default."""
     eval_episodes: int = 50
-    """Episodes of the final policy."""
+    """Episodes of the final evaluation."""
     log_interval_s: float = 0.1
-    """Seconds between the points of a curve."""
+    """Seconds between points of a curve."""
     output: Path = Path("runs/benchmarks/impact")
-    """Folder for everything that is written."""
+    """Folder for all output."""
 
 
 @dataclass(frozen=True)
@@ -83,25 +83,25 @@ class Panel:
 
     study: str
     task: Task
-    settings: dict[str, Run]  # by the name in the legend, each with seed 0
+    settings: dict[str, Run]  # by name in the legend, each with seed 0
     seeds: int
 
     @property
     def runs(self) -> list[Run]:
-        """All settings with one seed, then all with the next."""
+        """Return the runs: all settings with one seed, then all with the next."""
         seeds = range(self.seeds)
         return [replace(run, seed=seed) for seed in seeds for run in self.settings.values()]
 
     @property
     def title(self) -> str:
-        """The first line of the study's docstring, and the environment."""
+        """Return the first line of the study's docstring, and the environment."""
         doc = inspect.getdoc(STUDIES[self.study]) or ""
         seeds = f"{self.seeds} seed{'s'[: self.seeds > 1]}"
         return f"{doc.splitlines()[0].rstrip('.')} ({self.task.env}, {seeds})"
 
 
 def panels(args: Args) -> list[Panel]:
-    """What is to be done, in the order of the arguments.
+    """Return the panels in the order of the arguments.
 
     Raises:
         ConfigError: there are no settings for an environment, or no seeds.
@@ -122,24 +122,24 @@ def panels(args: Args) -> list[Panel]:
     return found
 
 
-# -- tables and pictures ---------------------------------------------------------------------------
+# -- tables and plots -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that has ended: its line of the table and its curve."""
+    """A finished run: its line of the table and its curve."""
 
     row: Case
     curve: dict[str, list[float]]
 
     def return_at(self, seconds: float) -> float | None:
-        """The last return by then."""
+        """Return the last return at that time."""
         points = zip(self.curve["seconds"], self.curve["return"], strict=True)
         return next((y for x, y in reversed(list(points)) if x <= seconds), None)
 
 
 def ended(panel: Panel, study: Study, folder: Path) -> dict[str, list[Ended]]:
-    """The runs of each setting, in the order of their seeds; settings without any are left out."""
+    """Return the runs of each setting in the order of seeds, without settings that have no runs."""
     by_name: dict[str, list[Ended]] = {}
     for name, setting in panel.settings.items():
         for seed in range(panel.seeds):
@@ -152,9 +152,9 @@ def ended(panel: Panel, study: Study, folder: Path) -> dict[str, list[Ended]]:
 
 
 def summarise(panel: Panel, runs: dict[str, list[Ended]]) -> list[dict[str, Any]]:
-    """One row per setting: mean and standard error of each measure over the runs that have it.
+    """Return a row per setting: mean and standard error of each measure over its runs.
 
-    Equal time is when the first of the study's runs is over.
+    Equal time is the time at which the first of the study's runs ends.
     """
     equal_s = min((e.row["seconds"] for each in runs.values() for e in each), default=0.0)
     rows = []
@@ -173,7 +173,7 @@ def summarise(panel: Panel, runs: dict[str, list[Ended]]) -> list[dict[str, Any]
 
 
 def returns_table(row: dict[str, Any]) -> dict[str, str]:
-    """A row of the printed table of returns."""
+    """Return a row of the printed table of returns."""
     return {
         "": row["setting"],
         "return": plus_minus(row, "final_return"),
@@ -184,20 +184,20 @@ def returns_table(row: dict[str, Any]) -> dict[str, str]:
 
 
 def speed_table(row: dict[str, Any]) -> dict[str, str]:
-    """A row of the printed table of speed."""
+    """Return a row of the printed table of speed."""
     return {
         "": row["setting"],
         f"reached {row['threshold']:g}": f"{row['reached']} of {row['runs']}",
-        "steps to it": plus_minus(row, "steps_to", 0),
-        "seconds to it": plus_minus(row, "seconds_to"),
-        "seconds in all": plus_minus(row, "seconds"),
+        "steps to threshold": plus_minus(row, "steps_to", 0),
+        "seconds to threshold": plus_minus(row, "seconds_to"),
+        "total seconds": plus_minus(row, "seconds"),
         "steps/s": plus_minus(row, "sps", 0),
         "lag": plus_minus(row, "lag_mean"),
     }
 
 
 def draw(panel: Panel, runs: dict[str, list[Ended]], path: Path) -> None:
-    """Return against steps and against seconds."""
+    """Plot returns against steps and against seconds."""
     axes = {"env_steps": "environment steps", "seconds": "seconds since the first update"}
     curves: dict[str, dict[str, Sequence[Curve]]] = {
         label: {
@@ -209,7 +209,7 @@ def draw(panel: Panel, runs: dict[str, list[Ended]], path: Path) -> None:
 
 
 def write_summary(path: Path, rows: list[dict[str, Any]]) -> None:
-    """The rows, after those of studies that were not done this time."""
+    """Return the rows, after those of studies that did not run this time."""
     done, kept = {(row["study"], row["env"]) for row in rows}, []
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
@@ -218,7 +218,7 @@ def write_summary(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def report(panels_: list[Panel], study: Study, output: Path, console: Console) -> None:
-    """Print the tables, write summary.csv and the pictures."""
+    """Print the tables, and write summary.csv and the plots."""
     rows: list[dict[str, Any]] = []
     for panel in panels_:
         runs = ended(panel, study, output)
@@ -235,11 +235,11 @@ def report(panels_: list[Panel], study: Study, output: Path, console: Console) -
         draw(panel, runs, output / f"{panel.study}_{panel.task.env}.png")
         rows += of_panel
     write_summary(output / "summary.csv", rows)
-    console.print(f"written: {output}/runs.csv, summary.csv, curves/ and a picture per study")
+    console.print(f"results: {output}/runs.csv, summary.csv, curves/ and a plot per study")
 
 
 def begin(args: Args, todo: list[Panel], console: Console) -> None:
-    """Print what is reproduced and what it scales down."""
+    """Print what is reproduced and how it is scaled down."""
     studies = ", ".join(dict.fromkeys(panel.study for panel in todo))
     head(__doc__, f"Studies: {studies}; seeds: {args.seeds}", console)
     for task in {panel.task.env: panel.task for panel in todo}.values():
@@ -249,12 +249,12 @@ def begin(args: Args, todo: list[Panel], console: Console) -> None:
 
 
 def main(args: Args) -> int:
-    """Do what is missing, print, and write the files; 1 if runs failed."""
+    """Run missing cases, print and write results. Return 1 if runs failed."""
     console = wide_console()
     todo = panels(args)
     begin(args, todo, console)
     runs = {json.dumps(run.case): run for panel in todo for run in panel.runs}
-    by_seed = sorted(runs.values(), key=lambda run: run.seed)  # stable: a noisy minute hits all
+    by_seed = sorted(runs.values(), key=lambda run: run.seed)  # stable: slow minutes affect all
     study = Study(args.output, [*by_seed[0].case, *RESULTS])
 
     def measured(case: Case, children: Children) -> Case:

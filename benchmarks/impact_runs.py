@@ -1,4 +1,4 @@
-"""One run of impact.py: its settings, and how it is done in a process of its own."""
+"""Runs of impact.py: settings, and execution in a separate process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Run:
-    """All that this benchmark sets for a run; the rest are headrace's defaults."""
+    """Settings of a run; all others are headrace's defaults."""
 
     env: str
     algo: str
     name: str
-    """The algorithm and what differs from its settings in TASKS."""
+    """An algorithm, and its differences from TASKS."""
     hyper: Mapping[str, Any]
     config: Mapping[str, Any]
     network: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Run:
     seed: int = 0
 
     def changed(self, **changes: Any) -> Run:
-        """With other hyperparameters or, for what is no hyperparameter, settings."""
+        """Return a copy with other hyperparameters or run settings."""
         config = {k: v for k, v in changes.items() if k in self.config}
         hyper = {k: v for k, v in changes.items() if k not in config}
         changed = {k: v for k, v in changes.items() if {**self.hyper, **self.config}.get(k) != v}
@@ -44,12 +44,12 @@ class Run:
 
     @property
     def settings(self) -> str:
-        """A fingerprint of everything but the seed."""
+        """Return a fingerprint of all settings except the seed."""
         return fingerprint(asdict(replace(self, seed=0)))
 
     @property
     def case(self) -> dict[str, Any]:
-        """What names the run in the table."""
+        """Return the columns that identify the run in the table."""
         return {
             "env": self.env,
             "run": self.name,
@@ -77,7 +77,7 @@ def train(request: dict[str, Any]) -> None:
         eval_episodes=run.eval_episodes,
         run_dir=request["run_dir"],
         log_interval_s=request["log_interval_s"],
-        checkpoint_interval=run.config["total_steps"],  # one, at the end
+        checkpoint_interval=run.config["total_steps"],  # one evaluation, at the end
         **run.config,
     )
 
@@ -85,7 +85,7 @@ def train(request: dict[str, Any]) -> None:
 def measure(
     run: Run, threshold: float, folder: Path, log_interval_s: float, children: Children
 ) -> dict[str, Any]:
-    """Train in a process of its own; returns the results and leaves the curve in ``folder``.
+    """Train in a separate process. Return the results and write the curve to ``folder``.
 
     Raises:
         RuntimeError: it failed or took too long.
@@ -96,7 +96,7 @@ def measure(
         children.call(train, request, TIMEOUT_S)
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         lines = read_jsonl(run_dir / "metrics.jsonl")
-    curve = curve_of(lines, lines[0]["seconds"])  # the first line is of the first update
+    curve = curve_of(lines, lines[0]["seconds"])  # the first line belongs to the first update
     path = curve_path(folder, run)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"run": asdict(run), "summary": summary, "curve": curve})
@@ -105,15 +105,15 @@ def measure(
 
 
 def curve_path(folder: Path, run: Run) -> Path:
-    """Where the learning curve of a run is."""
+    """Return the path of a run's learning curve."""
     return folder / "curves" / f"{run.env}-{run.algo}-{run.settings}-{run.seed}.json"
 
 
 def curve_of(lines: list[dict[str, float]], first_s: float) -> dict[str, list[float]]:
-    """Steps, seconds since the first update and returns, one point for each number of steps.
+    """Return steps, seconds since the first update and returns, one point per number of steps.
 
     Args:
-        first_s: when the first update was done, on the clock of the lines.
+        first_s: time of the first update, on the clock of the lines.
     """
     curve: dict[str, list[float]] = {"env_steps": [], "seconds": [], "return": []}
     for line in lines:
@@ -129,9 +129,9 @@ def curve_of(lines: list[dict[str, float]], first_s: float) -> dict[str, list[fl
 def results(
     summary: Mapping[str, Any], curve: Mapping[str, list[float]], threshold: float
 ) -> dict[str, Any]:
-    """The figures of a run; None where it has none, as the steps to a threshold never reached.
+    """Return a run's measures; None if undefined, such as the steps to a missed threshold.
 
-    ``area`` is that under the curve over steps, divided by its width: the mean return of training.
+    ``area`` is the area under the curve over steps, divided by its width: the mean training return.
     """
     steps, returns = np.array(curve["env_steps"]), np.array(curve["return"])
     reached = np.flatnonzero(returns >= threshold)

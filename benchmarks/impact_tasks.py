@@ -1,4 +1,4 @@
-"""What impact.py compares: environments with the settings chosen for them, and the studies."""
+"""Tasks and studies of impact.py, with their settings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WORKERS = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Task:
-    """An environment, scaled to this machine, with the settings that were chosen for it."""
+    """An environment, scaled to this machine, with tuned settings."""
 
     env: str
     threshold: float
-    """Of the return, to which steps and seconds are counted."""
+    """Return threshold, to which steps and seconds are counted."""
     shared: Mapping[str, Any]
     """Hyperparameters of all algorithms."""
     config: Mapping[str, Any]
@@ -27,11 +27,11 @@ class Task:
     impala: Mapping[str, Any]
     ppo: Mapping[str, Any]
     ppo_config: Mapping[str, Any]
-    """What PPO has of its own: a larger batch, split into minibatches."""
+    """Additional settings of PPO: a larger batch, split into minibatches."""
     network: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, algo: str, total_steps: int | None = None, eval_episodes: int = 50) -> Run:
-        """The algorithm as it was tuned."""
+        """Return the tuned algorithm."""
         config = {**self.config, **(self.ppo_config if algo == "ppo" else {})}
         if total_steps is not None:
             config["total_steps"] = total_steps
@@ -39,7 +39,7 @@ class Task:
         return Run(self.env, algo, algo, hyper, config, self.network, eval_episodes)
 
     def scaled_down(self, total_steps: int | None = None) -> list[dict[str, str]]:
-        """Rows of settings here and in the paper's section 4.3 and tables 1 and 2."""
+        """Return rows that compare settings with the paper's section 4.3 and Tables 1 and 2."""
         cheetah = self.env.startswith("HalfCheetah")
         here, ppo = self.config, self.ppo_config["batch_size"]
         wide = self.ppo_config["envs_per_actor"]
@@ -69,7 +69,7 @@ class Task:
         return [{"": k, "here": a, "paper": b} for k, (a, b) in rows.items()]
 
 
-# The recipe's, as headrace's defaults are scale-free; the other two are as they were tuned before.
+# The recipe's setting, as headrace's defaults are scale-free. The other two keep older tuning.
 _LANDER = Task(
     env="LunarLander-v3",
     threshold=200.0,
@@ -125,7 +125,7 @@ _CHEETAH = Task(
 TASKS = {task.env: task for task in (_LANDER, _CARTPOLE, _CHEETAH)}
 
 
-# -- what each study compares: runs by their name in the legend ------------------------------------
+# -- runs of each study by name in the legend ------------------------------------------------------
 
 
 def ratio(task: Task, **limits: Any) -> dict[str, Run]:
@@ -148,26 +148,26 @@ def t_target(task: Task, **limits: Any) -> dict[str, Run]:
 
 
 def passes(task: Task, **limits: Any) -> dict[str, Run]:
-    """Figures 4b and 4c: K, passes over each batch; the target network follows with N * K."""
+    """Figures 4b and 4c: K, passes over each batch, with a target period of N * K."""
     impact = task.run("impact", **limits)
     return {f"K = {number}": impact.changed(passes=number) for number in PASSES}
 
 
 def workers(task: Task, **limits: Any) -> dict[str, Run]:
-    """Figure 7: actors, each with as many environments, and the same batches."""
+    """Figure 7: actors with equal numbers of environments and equal batches."""
     impact = task.run("impact", **limits)
     return {f"{n} worker{'s'[: n > 1]}": impact.changed(num_actors=n) for n in WORKERS}
 
 
 def ladder(task: Task, **limits: Any) -> dict[str, Run]:
-    """Figure 9, from IMPALA to IMPACT; all that a step doesn't name stays as IMPACT has it.
+    """Figure 9, from IMPALA to IMPACT. Settings that a step doesn't name are IMPACT's.
 
     - IMPALA: V-trace with the current policy; policy gradient weighted with min(1, π/μ); one pass.
-    - + PPO objective (APPO): the surrogate on π/μ, clipped to 1 ± clip, in the place of that
-      gradient, with advantage r + γ v' − V; one pass, no target network.
+    - + PPO objective (APPO): the surrogate on π/μ, clipped to 1 ± clip, instead of that gradient,
+      with advantage r + γ v' − V; one pass, no target network.
     - + circular buffer (IMPACT with R2): N slots of K passes; values, V-trace ratios and
-      advantages (now v − V) are the target network's, computed once per batch; ratio still π/μ.
-      Where IMPACT has a KL penalty, it comes with this step.
+      advantages (now v − V) use the target network, once per batch; the ratio is still π/μ.
+      IMPACT's KL penalty, if any, starts with this step.
     - + target-worker clipping (IMPACT with R3): the ratio becomes π/max(target, μ/ρ).
     """
     impact = task.run("impact", **limits)
@@ -187,7 +187,7 @@ def ladder(task: Task, **limits: Any) -> dict[str, Run]:
 
 
 def compare(task: Task, **limits: Any) -> dict[str, Run]:
-    """Figures 5 and 6: IMPACT, IMPALA and PPO, each as it was tuned."""
+    """Figures 5 and 6: IMPACT, IMPALA and PPO with tuned settings."""
     algos = {"IMPACT": "impact", "IMPALA": "impala", "PPO": "ppo"}
     return {name: task.run(algo, **limits) for name, algo in algos.items()}
 

@@ -1,18 +1,18 @@
-"""Shared inference (dynamic batching, Espeholt et al. 2018, section 3.1) against acting in actors.
+"""Shared inference (dynamic batching, Espeholt et al. 2018, section 3.1) vs. inference in actors.
 
     python benchmarks/inference.py
     python benchmarks/inference.py --crews 8x1 16x1 48x1 --networks deep --seconds 30 --repeats 3
     python benchmarks/inference.py --game Pong --networks deep --crews 4x4 16x1
 
-IMPALA, which learns from whole batches as the paper's does, with its shallow and its deep network
-(Figure 3) and an LSTM of 256, on a stand-in for DeepMind Lab whose steps compute for ``step_ms``,
-or on a game of Atari; "small" is dense layers on vectors. In turns each crew of actors x
-environments acts by itself and through one process. Beside steps per second stands the processor
-time that a step takes in all processes of the run, which other programs on the machine change less.
-The ceiling is what the cores could do if batches of half the actors acted, learnt and stepped
-without any wait, from the costs that "auto" measures in the same minute; "auto" is what it chooses.
-Each figure comes
-from a process of its own, and start-up doesn't count.
+IMPALA trains on whole batches, as in the paper, with its shallow and deep networks (Figure 3) and
+an LSTM of 256 units; "small" has dense layers on vectors. The environment is a stand-in for
+DeepMind Lab whose steps compute for ``step_ms``, or an Atari game. Each combination of actors x
+environments ("crew") runs in turn with inference in actors and with one inference server. CPU time
+per step covers all processes of the run, and depends less on other programs than the rate.
+
+"ceiling" is the rate of the cores without any waiting, if batches of half the actors act, train and
+step. It uses the costs that inference="auto" measures in the same minute. "auto" is the selected
+mode. Each number comes from a separate process, without start-up.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ RESULTS = ("sps", "cpu_ms", "lag_mean", "auto", "promised", "ceiling")
 
 @dataclass(frozen=True)
 class Args:
-    """Compare who acts; see the top of the file."""
+    """Compare modes of inference; see the module's docstring."""
 
     networks: tuple[str, ...] = ("shallow", "deep")
-    """Of which networks."""
+    """Networks to measure."""
     crews: tuple[str, ...] = ("8x1", "16x1", "8x4")
-    """Actors x environments of each."""
+    """Actors x environments of each case."""
     game: str = ""
-    """Of Atari, by the recipe's protocol; none: a stand-in."""
+    """Atari game with the recipe's protocol; none: a stand-in."""
     step_ms: float = 0.3
-    """What a step of the stand-in computes."""
+    """Computing time of a step of the stand-in in milliseconds."""
     precision: str = "bfloat16"
-    """Of images."""
+    """Precision of convolutional networks."""
     max_wait_ms: float = 15.0
-    """How long shared inference waits for others."""
+    """Seconds that the inference server waits for more requests."""
     seconds: float = 8.0
-    """How long each figure is measured."""
+    """Seconds of each measurement."""
     warm_up_updates: int = 3
     """Updates that don't count."""
     repeats: int = 2
-    """How often everything is measured, in turn."""
+    """Number of measurements of each case, in turn."""
     output: Path = Path("runs/benchmarks/inference")
     """Folder for runs.csv and summary.csv."""
 
@@ -74,7 +74,7 @@ COLUMNS = ("inference", "network", "crew", "repeat", *SETTINGS, *RESULTS)
 
 
 def config_of(case: Case, run_dir: str) -> Any:
-    """The run of a case."""
+    """Return the settings of a case."""
     import headrace as hr
 
     actors, envs = map(int, case["crew"].split("x"))
@@ -93,7 +93,7 @@ def config_of(case: Case, run_dir: str) -> Any:
 
 
 def foreseen(config: Any, trainer: Any) -> dict[str, Any]:
-    """What "auto" would choose here, by which promise, and the ceiling."""
+    """Return the choice of "auto" with its predicted gain, and the ceiling."""
     from headrace.envs.probe import probe
     from headrace.envs.step_cost import step_cost
     from headrace.processes import num_cores, torch_threads
@@ -109,7 +109,7 @@ def foreseen(config: Any, trainer: Any) -> dict[str, Any]:
     assert costs is not None
     assert env is not None
     ceiling = num_cores() / (min(costs.own, costs.shared) + costs.learning + env.seconds)
-    costs = costs._replace(env=env.seconds, busy=env.busy)  # not known where acting costs the same
+    costs = costs._replace(env=env.seconds, busy=env.busy)  # unknown if both modes cost the same
     crew = config.num_actors, config.envs_per_actor, num_cores()
     return {
         "auto": auto.inference,
@@ -119,13 +119,13 @@ def foreseen(config: Any, trainer: Any) -> dict[str, Any]:
 
 
 def processor_s() -> float:
-    """Processor time of this process and all that it has started."""
+    """Return the CPU time of this process and its descendants."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """One measurement in this process."""
+    """Measure once in this process."""
     import headrace as hr
 
     begin, lags = None, []
@@ -148,19 +148,19 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def measure_apart(case: Case, children: Children) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+    """Measure once in a separate process."""
     return children.call(measure, case, case["seconds"] + START_UP_S)
 
 
 def cases_of(args: Args) -> list[Case]:
-    """All measurements, repeats outermost, both kinds of a crew one after the other."""
+    """Measure all cases, with repeats in the outer loop and both modes of a case in succession."""
     settings = {name: getattr(args, name) for name in SETTINGS}
     axes = {"inference": KINDS, "crew": args.crews, "network": args.networks}
     return grid(settings, **axes, repeat=range(args.repeats))
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per network and crew."""
+    """Return a row per network and case."""
     summary = []
     for (network, crew), own in grouped(rows, lambda r: (r["network"], r["crew"])).items():
         line: dict[str, Any] = {"network": network, "crew": crew}
@@ -178,7 +178,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
-    """The table and its file."""
+    """Print the table and write its file."""
     table = [
         {
             "network": line["network"],
@@ -187,7 +187,7 @@ def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
             "shared": plus_minus(line, "shared", 0),
             "ratio": f"{line['ratio']:.2f}" if "ratio" in line else "–",
             "promised": f"{line['promised']:.2f}",
-            "processor ms": " → ".join(plus_minus(line, f"{kind}_cpu_ms", 2) for kind in KINDS),
+            "CPU ms": " → ".join(plus_minus(line, f"{kind}_cpu_ms", 2) for kind in KINDS),
             "ceiling": f"{line['ceiling']:,.0f}",
             "auto": line["auto"],
         }
@@ -198,7 +198,7 @@ def report(summary: list[dict[str, Any]], args: Args, console: Console) -> None:
 
 
 def main(args: Args) -> int:
-    """Measure what is missing, print, and write the files; 1 if runs failed."""
+    """Measure missing cases, print and write results. Return 1 if runs failed."""
     console = wide_console()
     head(__doc__, ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS), console)
     study, cases = Study(args.output, COLUMNS), cases_of(args)

@@ -1,7 +1,7 @@
-"""What a distributed step costs that sends all weights as JSON: the scheme that aaps.py compares.
+"""Distributed steps that send all weights as JSON, the baseline of aaps.py.
 
-The head sends each worker one JSON message per step with all weights in it, over TCP; the worker
-loads them, acts, steps, and sends its rows back as JSON.
+The head sends each worker one JSON message with all weights per step, over TCP. The worker loads
+them, acts, steps, and sends its rows back as JSON.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ WORKERS, ENVS = 2, 32
 
 
 class Mlp(nn.Module):
-    """Two hidden layers of 64 for the policy and for the value, tanh."""
+    """Agent with separate policy and value networks, each with two tanh layers of 64 units."""
 
     def __init__(self, num_inputs: int, num_actions: int) -> None:
         super().__init__()
         self.policy, self.value = _layers(num_inputs, num_actions), _layers(num_inputs, 1)
 
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions and their log-probabilities."""
+        """Return actions and their log-probabilities."""
         log_p = self.policy(obs).log_softmax(-1)
         action = torch.multinomial(log_p.exp(), 1)
         return action.squeeze(-1), log_p.gather(-1, action).squeeze(-1)
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Of actions."""
+        """Return the action distribution."""
         return self.policy(obs).log_softmax(-1).gather(-1, action[:, None]).squeeze(-1)
 
 
@@ -47,7 +47,7 @@ def _layers(num_inputs: int, num_outputs: int) -> nn.Module:
 
 
 def agent_for(env_id: str) -> Mlp:
-    """An untrained agent of this environment; always the same, since steps cost what it does."""
+    """Return an untrained agent with fixed weights, as only its cost matters."""
     torch.manual_seed(0)
     envs = hr.make_vec(env_id, 1, "sync")
     sizes = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
@@ -56,31 +56,31 @@ def agent_for(env_id: str) -> Mlp:
 
 
 class Link:
-    """Sends and receives JSON over a connected socket, a line a message."""
+    """Sends and receives JSON over a connected socket, one line per message."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection, self._lines = connection, connection.makefile("rb")
 
     def send(self, message: dict[str, Any]) -> int:
-        """Returns the bytes."""
+        """Send a message. Return its size in bytes."""
         text = json.dumps(message).encode()
         self._connection.sendall(text + b"\n")
         return len(text)
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None once the other side has gone."""
+        """Return the next message; None once the other side has closed the connection."""
         line = self._lines.readline()
         return json.loads(line) if line.endswith(b"\n") else None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._lines.close()
         self._connection.close()
 
 
 def serve_json(port: int, env_id: str, engine: str, index: int) -> None:
-    """A worker of that scheme: weights in, one step, rows out."""
+    """Run a worker of that scheme: receive weights, step once, send rows."""
     die_with_parent()
     torch.set_num_threads(1)
     envs, agent = hr.make_vec(env_id, ENVS, engine), agent_for(env_id)
@@ -98,7 +98,7 @@ def serve_json(port: int, env_id: str, engine: str, index: int) -> None:
 
 
 class JsonWorkers:
-    """The head of that scheme, and its workers."""
+    """Head of that scheme, with its workers."""
 
     def __init__(self, env_id: str, engine: str, agent: Mlp) -> None:
         self._agent, self.bytes_per_step = agent, 0
@@ -116,17 +116,17 @@ class JsonWorkers:
         listener.close()
 
     def step(self) -> list[dict[str, np.ndarray]]:
-        """One step of all environments: the rows of each worker."""
+        """Step all environments. Return the rows of each worker."""
         weights = {name: value.tolist() for name, value in self._agent.state_dict().items()}
         sizes = [link.send({"kind": "step", "weights": weights}) for link in self._links]
         self.bytes_per_step = sum(sizes)
         rows = [link.receive() for link in self._links]
         if None in rows:
-            raise ConnectionError("a worker has gone")
+            raise ConnectionError("a worker has exited")
         return [{name: np.asarray(value) for name, value in row.items()} for row in rows]
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         for link in self._links:
             link.close()
         for process in self._processes:

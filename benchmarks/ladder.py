@@ -1,11 +1,12 @@
-"""What scale, minibatches, lag, lambda, annealing and targets each do, on LunarLander by APPO.
+"""Ablation of APPO on LunarLander: scaling, minibatches, lag, lambda, annealing and targets.
 
     python benchmarks/ladder.py --seeds 5 --jobs 2 --docs docs
 
-Every rung is the recipe ``lunarlander`` with one thing changed, over the same number of steps. A
-run that is in ``OUTPUT/runs.jsonl`` is not done again. Per run: the mean return of the last 100
-training episodes, which sample; the mean of 20 episodes with the deterministic policy; the steps
-after which the training mean first reached 200; optimiser steps; and the greatest lag.
+Every case is the recipe ``lunarlander`` with one change, over the same number of steps. Runs in
+``OUTPUT/runs.jsonl`` are not repeated. The measures of a run are the mean return of the last 100
+training episodes (sampled actions), the mean of 20 episodes with the deterministic policy, the
+steps until the training mean first reached 200, the number of optimiser steps, and the greatest
+lag.
 """
 
 from __future__ import annotations
@@ -55,17 +56,17 @@ RUNGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Args:
-    """Climb the ladder; see the top of the file."""
+    """Run the ablation; see the module's docstring."""
 
     seeds: int = 5
     steps: int = 300_000
     jobs: int = 1
-    """Runs at a time, each on an equal share of the cores."""
+    """Parallel runs, each on an equal share of the cores."""
     report: bool = False
-    """Only report what is there."""
+    """Only report existing runs."""
     output: Path = Path("runs/ladder")
     docs: Path | None = None
-    """Folder whose results.md gets the table between its markers."""
+    """Folder whose results.md is updated with the table between its markers."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "steps", "jobs"):
@@ -73,7 +74,7 @@ class Args:
 
 
 def measure(rung: str, seed: int, args: Args, children: Children) -> dict[str, Any]:
-    """One run of the real command, in a folder that is gone afterwards."""
+    """Run the command once in a temporary folder."""
     flags = {**RUNGS[rung], "recipe": "lunarlander", "seed": seed, "total_steps": args.steps}
     flags |= {"eval_episodes": 20, "log_interval_s": 0.2}
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +98,7 @@ def measure(rung: str, seed: int, args: Args, children: Children) -> dict[str, A
 
 
 def rows(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The table: medians, and every seed's value."""
+    """Return the table: medians, and every seed's value."""
 
     def each(values: list[float]) -> str:
         return f"**{statistics.median(values):.0f}** ({'/'.join(f'{x:.0f}' for x in values)})"
@@ -121,7 +122,7 @@ def rows(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def main(args: Args) -> None:
-    """Do the runs that are missing and report."""
+    """Run missing cases and report."""
     console, children, lock = wide_console(), Children(), threading.Lock()
     path = args.output / "runs.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
-"""A learner alone: steps and frames per second that it learns from, by network and precision.
+"""Throughput of a learner alone, by network and precision, in steps and frames per second.
 
     python benchmarks/learner.py --device cuda
     python benchmarks/learner.py --batch-sizes 640 --networks impala_shallow
 
-IMPALA learns from Pong by the recipe ``atari``, each sample once. A policy without training has
-played a few rollouts, of which every batch is made again and again. Two figures of each: batches
-that lie on the device already, and batches that are put together in the processor's memory and
-copied there while the one before is learnt from, as in a run. Frames are four to a step; Espeholt
-et al. (2018, Table 1) had 250,000 a second of DMLab with batches of 640 steps.
+IMPALA trains on Pong with the recipe ``atari``, once per sample. An untrained policy collects a few
+rollouts, and batches are made from them repeatedly. There are two rates per case: batches that are
+already on the device, and batches that are assembled in CPU memory and copied while the previous
+one is trained on, as in a run. Steps are four frames. Espeholt et al. (2018, Table 1) report
+250,000 frames per second of DMLab with batches of 640 steps.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from headrace.transport.slab import Slab
 from headrace.types import Batch, Rollout, SingleLearner
 
 PAPER = 250_000  # frames per second
-RATE = 1e-5  # of learning
-COLUMNS, ROLLOUTS = 32, 4  # environments of a rollout, rollouts that are played
+RATE = 1e-5  # seconds of training
+COLUMNS, ROLLOUTS = 32, 4  # environments of a rollout, rollouts that are collected
 COLUMNS_OF_TABLE = {
     "network": "network", "precision": "precision", "batch": "batch, steps",
     "steps": "steps/s, batches there", "copied": "steps/s, batches copied",
@@ -51,7 +51,7 @@ COLUMNS_OF_TABLE = {
 
 @dataclass(frozen=True)
 class Args:
-    """Measure a learner alone; see the top of the file."""
+    """Measure a learner alone; see the module's docstring."""
 
     device: str = "cpu"
     networks: tuple[str, ...] = ("nature", "impala_shallow", "impala_shallow+lstm", "impala_deep",
@@ -60,9 +60,9 @@ class Args:
     batch_sizes: tuple[int, ...] = (640, 5120, 20480)
     compile: bool = False
     seconds: float = 1.5
-    """Of each figure."""
+    """Seconds of each measurement."""
     profile: bool = False
-    """Show what an update consists of."""
+    """Print the operations of an update."""
     output: Path = Path("runs/learner")
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Args:
 
 
 def main() -> None:
-    """Measure each combination and keep what was found."""
+    """Measure each combination and save the results."""
     args, rows = tyro.cli(Args), list[dict[str, Any]]()
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def played(network: str, args: Args) -> tuple[Config, Probe, list[Rollout]]:
-    """Settings with this network, and rollouts that it has played on the processor."""
+    """Return settings with this network, and rollouts that it collected on the CPU."""
     conv, _, core = network.partition("+")
     recipe = atari("impala")
     config = replace(
@@ -124,7 +124,7 @@ def played(network: str, args: Args) -> tuple[Config, Probe, list[Rollout]]:
 def measured(
     learner: Learner, rollouts: list[Rollout], batch_size: int, args: Args
 ) -> dict[str, Any]:
-    """What a learner does per second with batches of these rollouts."""
+    """Return the learner's rates per second with batches of these rollouts."""
     on_cuda = learner.device.type == "cuda"
     if on_cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -153,7 +153,7 @@ def measured(
 
 
 def seconds_of(call: Callable[[], Any], seconds: float) -> float:
-    """The median seconds of a call, without the time in which its threads had no core."""
+    """Return the median seconds of a call, without time in which its threads had no core."""
 
     def one() -> float:
         call()
@@ -163,7 +163,7 @@ def seconds_of(call: Callable[[], Any], seconds: float) -> float:
 
 
 def profile(call: Callable[[], Any], on_cuda: bool) -> None:
-    """Print what a call's operations take."""
+    """Print the time of a call's operations."""
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if on_cuda:
         kinds.append(torch.profiler.ProfilerActivity.CUDA)

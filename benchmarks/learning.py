@@ -1,17 +1,17 @@
-"""Learning over a suite: headrace with no setting but the environment, beside two peers.
+"""Learning suite: headrace with default settings on each environment, vs. two peers.
 
     python benchmarks/learning.py --tasks CartPole-v1,Pendulum-v1 --seeds 3 --jobs 2
     python benchmarks/learning.py --report --docs docs
 
-Needs the extras ``box2d`` and ``bench``. A run leaves ``OUTPUT/TASK/PROGRAM/SEED.json``; one
-that is there is never done again, and one that is cut short leaves nothing, so the grid may be
-gathered in several sittings. Programs take turns within a task and a seed: whatever slows the
-machine down hits all alike. The tasks are those of learning_tasks.py.
+It needs the extras ``box2d`` and ``bench``. Runs are saved as ``OUTPUT/TASK/PROGRAM/SEED.json``.
+Saved runs aren't repeated, and interrupted runs leave nothing, so the grid can be completed in
+several sittings. Programs take turns within a task and a seed, so that slow minutes affect all of
+them. learning_tasks.py lists the tasks.
 
-headrace runs its real command with ``--env-id``, ``--seed``, ``--total-steps`` and, where a task
-takes memory, ``--core lstm``. Stable-Baselines3 runs PPO with the settings that rl-baselines3-zoo
-publishes, ``cleanrl`` is the single-file PPO of learning_ppo.py with CleanRL's. A run ends at its
-steps or seconds, whichever is first; the clock starts with the process.
+headrace runs its command with ``--env-id``, ``--seed``, ``--total-steps`` and, for tasks that need
+memory, ``--core lstm``. Stable-Baselines3 runs PPO with the settings that rl-baselines3-zoo
+publishes; ``cleanrl`` is the single-file PPO of learning_ppo.py with CleanRL's settings. A run
+stops at its limit of steps or seconds. The clock starts with the process.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ PEERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "cleanrl": learning_ppo.train,
 }
 EVAL_EPISODES = 20
-NUM_POINTS = 100  # of a curve, if the run takes all its seconds
-CLOSING_S = 60.0  # for headrace's last update and its checkpoint
-GRACE_S = 600.0  # for a peer's last update and its evaluation
+NUM_POINTS = 100  # points of a curve, if the run takes all its seconds
+CLOSING_S = 60.0  # seconds for headrace's last update and its checkpoint
+GRACE_S = 600.0  # seconds for a peer's last update and its evaluation
 
 
 @dataclass(frozen=True)
 class Args:
-    """Measure learning; see the top of the file."""
+    """Measure learning; see the module's docstring."""
 
     tasks: str = ",".join(TASKS)
-    """Separated by commas."""
+    """Comma-separated tasks."""
     algos: str = ",".join([*OWN, *PEERS])
-    """headrace's algorithms, sb3 and cleanrl, separated by commas."""
+    """Comma-separated: headrace's algorithms, sb3 and cleanrl."""
     seeds: int = 5
     first_seed: int = 0
     jobs: int = 1
-    """Runs at a time, each on an equal share of the cores."""
+    """Parallel runs, each on an equal share of the cores."""
     scale: float = 1.0
     """Factor on the steps and seconds of every task."""
     report: bool = False
-    """Only report what is there."""
+    """Only report existing runs."""
     output: Path = Path("runs/learning")
     """Folder for the runs, report.md and learning_suite.png."""
     docs: Path | None = None
-    """Folder whose results_learning.md gets the report between its markers, and the picture."""
+    """Folder whose results_learning.md is updated with the report, and with the plot."""
 
     def __post_init__(self) -> None:
         for name, known in (("tasks", TASKS), ("algos", [*OWN, *PEERS])):
@@ -85,7 +85,7 @@ class Args:
         for name in ("seeds", "jobs"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
         most = len(cores())
-        require(self.jobs <= most, "jobs", self.jobs, f"at most the cores (nearest: {most})")
+        require(self.jobs <= most, "jobs", self.jobs, f"at most the core count (nearest: {most})")
         require(self.scale > 0, "scale", self.scale, "above 0")
         known = self.docs is None or (self.docs / PAGE).exists()
         require(known, "docs", str(self.docs), f"a folder that has {PAGE} (nearest: docs)")
@@ -101,17 +101,17 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Where it is, in the output."""
+        """Return the path of the run's file in the output folder."""
         return f"{self.task.name}/{self.algo}/{self.seed}.json"
 
     @property
     def interval_s(self) -> float:
-        """Between two points of the curve."""
+        """Return the seconds between two points of the curve."""
         return max(0.1, self.task.seconds / NUM_POINTS)
 
 
 def grid(args: Args) -> list[Case]:
-    """All runs, in the order in which they take turns."""
+    """Return all runs in the order in which they take turns."""
     tasks = [TASKS[name] for name in args.tasks.split(",")]
     scaled = [
         replace(task, steps=round(task.steps * args.scale), seconds=task.seconds * args.scale)
@@ -126,7 +126,7 @@ def grid(args: Args) -> list[Case]:
 
 
 def run_headrace(case: Case, children: Children) -> dict[str, Any]:
-    """``headrace train`` in a folder that is gone afterwards, and an evaluation."""
+    """Run ``headrace train`` in a temporary folder, and an evaluation."""
     task = case.task
     flags = {"env_id": task.env_id, "seed": case.seed, "total_steps": task.steps, **task.flags}
     reporting = {"eval_episodes": 0, "log_interval_s": case.interval_s}
@@ -135,7 +135,7 @@ def run_headrace(case: Case, children: Children) -> dict[str, Any]:
         train_command(case.algo, run_dir, task.seconds, children, CLOSING_S, **flags, **reporting)
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         if not summary["updates"]:
-            raise RuntimeError(f"no update was done within {task.seconds:g} s")
+            raise RuntimeError(f"no update finished within {task.seconds:g} s")
         request = {"task": task.name, "run_dir": str(run_dir), "episodes": EVAL_EPISODES}
         evaluation = children.call(learning_peers.evaluate_headrace, request, GRACE_S)
         settings = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
@@ -148,7 +148,7 @@ def run_headrace(case: Case, children: Children) -> dict[str, Any]:
 
 
 def run_peer(case: Case, children: Children) -> dict[str, Any]:
-    """A peer in a process of its own, which keeps the limits itself."""
+    """Run a peer in a separate process, which observes the limits itself."""
     request = {
         "task": case.task.name,
         "seed": case.seed,
@@ -162,23 +162,23 @@ def run_peer(case: Case, children: Children) -> dict[str, Any]:
 
 
 def measure(case: Case, children: Children) -> dict[str, Any]:
-    """What a run's file holds."""
+    """Return the contents of a run's file."""
     run = run_peer if case.algo in PEERS else run_headrace
     found = run(case, children)
     if not found["curve"]:
-        raise RuntimeError(f"no episode ended within {case.task.seconds:g} s")
+        raise RuntimeError(f"no episode finished within {case.task.seconds:g} s")
     names = {"task": case.task.name, "algo": case.algo, "seed": case.seed}
     final = {"training_return": found["curve"][-1][2], "commit": commit()}
     return {**names, "budget": budget_of(case, len(cores())), **final, **found}
 
 
 def budget_of(case: Case, share: int) -> dict[str, float]:
-    """What a run may take; only runs with the same are compared."""
+    """Return the budget of a run. Only runs with equal budgets are compared."""
     return {"steps": case.task.steps, "seconds": case.task.seconds, "cores": share}
 
 
 def commit() -> str:
-    """Of this repository, short; empty where there is none."""
+    """Return the short commit of this repository; empty outside of a repository."""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         command = ["git", "describe", "--always", "--dirty"]
         told = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=True)
@@ -190,10 +190,10 @@ def commit() -> str:
 
 
 def missing(cases: list[Case], output: Path, share: int) -> list[Case]:
-    """The cases that have no file yet; ``share``: the cores of a run.
+    """Return the cases without a file. ``share`` is the number of cores of a run.
 
     Raises:
-        ConfigError: one has a file, of a run with another budget.
+        ConfigError: a file holds a run with another budget.
     """
     found = []
     for case in cases:
@@ -212,7 +212,7 @@ def missing(cases: list[Case], output: Path, share: int) -> list[Case]:
 
 
 def write(path: Path, run: dict[str, Any]) -> None:
-    """All of the file or nothing."""
+    """Write all of the file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".part")
     temporary.write_text(json.dumps(run) + "\n", encoding="utf-8")
@@ -220,7 +220,7 @@ def write(path: Path, run: dict[str, Any]) -> None:
 
 
 def gather(cases: list[Case], args: Args, console: Console) -> list[str]:
-    """Do the runs that are missing; why those failed that did."""
+    """Run missing cases. Return the reasons of those that failed."""
     share, places, here = len(cores()) // args.jobs, queue.SimpleQueue[int](), machine()
     todo, failed, children = missing(cases, args.output, share), [], Children()
     for place in range(args.jobs):
@@ -239,7 +239,7 @@ def gather(cases: list[Case], args: Args, console: Console) -> list[str]:
         return (f"{run['training_return']:.1f} training, {evaluated:.1f} evaluated, "
                 f"{steps:,} steps in {seconds:.0f} s")  # fmt: skip
 
-    console.print(f"{len(cases) - len(todo)} of {len(cases)} runs are there", soft_wrap=True)
+    console.print(f"{len(cases) - len(todo)} of {len(cases)} runs exist", soft_wrap=True)
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(args.jobs))
         stack.callback(children.end)  # before the pool waits for its threads
@@ -250,7 +250,7 @@ def gather(cases: list[Case], args: Args, console: Console) -> list[str]:
                 case = running.pop(future)
                 try:
                     text = future.result()
-                except Exception as error:  # one run is lost, the grid goes on
+                except Exception as error:  # one run is lost, the grid continues
                     text = f"{type(error).__name__}: {error}"
                     failed.append(f"{case.name}: {text}")
                 count = f"[{len(todo) - len(running):>3}/{len(todo)}]"
@@ -259,17 +259,17 @@ def gather(cases: list[Case], args: Args, console: Console) -> list[str]:
 
 
 def main(args: Args) -> int:
-    """Run what is missing, report, and say what failed; the exit status."""
+    """Run missing cases, report, and print failures. Return the exit status."""
     console, failed = wide_console(), []
     if not args.report:
-        # What starts in a process of its own finds learning_envs.py by it.
+        # Child processes find learning_envs.py by this path.
         path = [str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(path)
         failed = gather(grid(args), args, console)
     args.output.mkdir(parents=True, exist_ok=True)
     report([args.output / case.name for case in grid(args)], args.output, args.docs, console)
     for text in failed:
-        console.print(f"failed, start again to repeat it: {text}", soft_wrap=True)
+        console.print(f"failed, run the command again to repeat it: {text}", soft_wrap=True)
     return 1 if failed else 0
 
 

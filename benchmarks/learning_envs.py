@@ -1,6 +1,7 @@
-"""Environments that Gymnasium doesn't have: of learner.py ``learning_envs:TMaze-v0``, and
-``learning_envs:Breakout-v1``, which is MinAtar's with a limit of time; of precision.py
-``learning_envs:Catch-v0``.
+"""Environments that Gymnasium lacks.
+
+learning.py uses ``learning_envs:TMaze-v0`` and ``learning_envs:Breakout-v1``, MinAtar's with a time
+limit. precision.py uses ``learning_envs:Catch-v0``.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from gymnasium.spaces import Box, Discrete
 
 CORRIDOR = 8
 ON, UP, DOWN = range(3)
-CELLS, BALLS = 12, 5  # of Catch: of a side, of an episode
+CELLS, BALLS = 12, 5  # of Catch: cells per side, balls per episode
 
 
 class TMazeEnv(gymnasium.Env):
     """Walk along a corridor and turn at its end as the sign at its beginning said.
 
     After Bakker (2001), "Reinforcement learning with long short-term memory". Observation: float32
-    ``[4]``: sign up, sign down (both 0 but at the beginning), whether this is the junction, the
-    share of the corridor that is walked. Actions: on, up, down. At the junction the right turn
-    earns 1 and the wrong one -1, and the episode ends; whatever else doesn't move costs 0.02. So
-    the best return is 1 with memory and 0 without.
+    ``[4]``: sign up, sign down (both 0 except at the beginning), whether this is the junction, the
+    fraction of the corridor behind the agent. Actions: forward, up, down. At the junction the right
+    turn earns 1 and the wrong one -1, and the episode ends. Other actions that don't move cost
+    0.02. So the best return is 1 with memory and 0 without.
     """
 
     def __init__(self, corridor: int = CORRIDOR) -> None:
@@ -35,7 +36,7 @@ class TMazeEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Go to the beginning, where there is a new sign."""
+        """Return to the beginning, with a new sign."""
         super().reset(seed=seed)
         self._at, self._sign = 0, int(self.np_random.integers(UP, DOWN + 1))
         return self._observe(), {}
@@ -56,15 +57,15 @@ class TMazeEnv(gymnasium.Env):
 
 
 class CatchEnv(gymnasium.Env):
-    """Catch balls that fall, one after the other, with a paddle; seen as pixels.
+    """Catch falling balls with a paddle, observed as pixels.
 
-    Observation: uint8 ``[84, 84]``, 12 x 12 cells of 49 pixels, black but for the ball and the
-    paddle in the last row. A ball falls a row at each step, from a random column; the paddle moves
-    by at most a cell (0: left, 1: stays, 2: right). A ball that is caught earns 1, any other -1,
-    and after five the episode ends.
+    Observation: uint8 ``[84, 84]``, 12 x 12 cells of 49 pixels, black except for the ball and the
+    paddle in the last row. A ball falls one row per step, from a random column. The paddle moves by
+    at most one cell (0: left, 1: stay, 2: right). A caught ball earns 1 and a missed one -1. The
+    episode ends after five balls.
 
     Args:
-        pixels: of a cell's side, so that an observation has sides of 12 times as many.
+        pixels: side of a cell, so that an observation has sides of 12 times this number.
     """
 
     action_space = Discrete(3)
@@ -76,7 +77,7 @@ class CatchEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """The first ball, and the paddle in the middle."""
+        """Start with the first ball, and the paddle in the middle."""
         super().reset(seed=seed)
         self._paddle, self._balls = CELLS // 2, 0
         self._throw()

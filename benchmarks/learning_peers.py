@@ -1,4 +1,4 @@
-"""What learner.py runs in processes of their own: Stable-Baselines3's PPO, and evaluations.
+"""Child processes of learning.py: Stable-Baselines3's PPO, and evaluations.
 
 A child gets a request: ``task`` (a name of TASKS), ``seed``, ``steps``, ``seconds``, ``started``
 (monotonic), ``interval_s`` (between two points of the curve) and ``episodes`` (of the evaluation).
@@ -17,11 +17,11 @@ from typing import Any
 from learning_tasks import TASKS, Task
 
 WINDOW = 100
-EVALUATION_SEED = 1_000_000  # as headrace's
+EVALUATION_SEED = 1_000_000  # same as headrace
 
 
 class Curve:
-    """Seconds since the start, steps and the mean return of the last 100 training episodes."""
+    """Records seconds since the start, steps and the mean return of 100 training episodes."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.points: list[tuple[float, int, float]] = []
@@ -30,11 +30,11 @@ class Curve:
         self._returns: deque[float] = deque(maxlen=WINDOW)
 
     def add(self, returns: Iterable[float]) -> None:
-        """Episodes that have ended."""
+        """Add finished episodes."""
         self._returns.extend(map(float, returns))
 
     def point(self, steps: int, last: bool = False) -> None:
-        """Note where training is, if it is time to, or if this is the end."""
+        """Record a point if the interval has passed, or at the end."""
         seconds = time.monotonic() - self._started
         before = self.points[-1] if self.points else (0.0, 0, 0.0)
         due = seconds - before[0] >= self._interval_s or (last and steps > before[1])
@@ -42,13 +42,13 @@ class Curve:
             self.points.append((seconds, steps, statistics.fmean(self._returns)))
 
     def ended(self, steps: int) -> bool:
-        """Whether the run has taken its steps or seconds."""
+        """Return whether the run has used its steps or seconds."""
         most_steps, most_s = self._limits
         return steps >= most_steps or time.monotonic() - self._started >= most_s
 
 
 def make_env(task: Task) -> Any:
-    """The task for who knows vectors and has no memory: flat, and with the latest observations."""
+    """Create the task for agents without memory: flat observations, with frame stacking."""
     import gymnasium
     from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 
@@ -59,7 +59,7 @@ def make_env(task: Task) -> Any:
 
 
 def evaluation_of(returns: list[float]) -> dict[str, float]:
-    """Its figures."""
+    """Return the result of the run."""
     std = statistics.pstdev(returns)
     return {"episodes": len(returns), "mean": statistics.fmean(returns), "std": std}
 
@@ -68,7 +68,7 @@ def evaluation_of(returns: list[float]) -> dict[str, float]:
 
 
 def evaluate_headrace(request: dict[str, Any]) -> dict[str, Any]:
-    """The latest policy of ``run_dir``, deterministic; headrace's run command has trained it."""
+    """Evaluate the latest policy of ``run_dir``, deterministic, after headrace's command."""
     import headrace as hr
     from headrace.processes import torch_threads
 
@@ -81,7 +81,7 @@ def evaluate_headrace(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def sb3_model(task: Task, seed: int) -> Any:
-    """PPO and its environments as the zoo's settings say."""
+    """Create PPO and its environments with the zoo's settings."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
@@ -122,8 +122,7 @@ def train_sb3(request: dict[str, Any]) -> dict[str, Any]:
 
     model = sb3_model(task, request["seed"])
     while not curve.ended(model.num_timesteps):
-        # A further horizon goes on where the first ended: schedules then fall from what that is
-        # of all steps so far.
+        # A further call continues the schedules, which fall from the current fraction of all steps.
         again = model.num_timesteps > 0
         model.learn(task.zoo.n_timesteps, callback=Watch(), reset_num_timesteps=not again)
     curve.point(model.num_timesteps, last=True)

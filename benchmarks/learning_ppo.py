@@ -1,9 +1,9 @@
-"""PPO as a single file does it: the recipe that CleanRL made known, written from its description.
+"""Single-file PPO in the style of CleanRL, written from its description.
 
 One environment loop, GAE, shuffled minibatches, separate tanh networks with orthogonal weights,
-Adam with a falling rate, clipped policy and value, clipped gradient; "The 37 Implementation Details
-of Proximal Policy Optimization" (Huang et al., 2022). With Box actions observations and rewards
-are normalised and clipped to 10. A truncation counts as an end, as there.
+Adam with an annealed rate, clipped policy and value, clipped gradient; "The 37 Implementation
+Details of Proximal Policy Optimization" (Huang et al., 2022). With Box actions, observations and
+rewards are normalised and clipped to 10. As in CleanRL, a truncation counts as a termination.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from learning_tasks import TASKS, Task
 from torch import nn
 
 HIDDEN = 64
-LIMIT = 10.0  # of a normalised observation or reward
+LIMIT = 10.0  # bound of normalised observations and rewards
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _network(inputs: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """Policy and value: two networks, and for Box actions a deviation that no state changes."""
+    """Separate policy and value networks; for Box actions with a state-independent deviation."""
 
     def __init__(self, num_inputs: int, num_outputs: int, continuous: bool) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Agent(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(num_outputs)) if continuous else None
 
     def distribution(self, obs: torch.Tensor) -> Any:
-        """Over actions, of which each is an event."""
+        """Return the distribution of actions, each of which is one event."""
         outputs = self.policy(obs)
         if self.log_std is None:
             return torch.distributions.Categorical(logits=outputs)
@@ -94,11 +94,11 @@ def _tensor(obs: np.ndarray) -> torch.Tensor:
 def advantages(
     reward: torch.Tensor, value: torch.Tensor, ended: torch.Tensor, gamma: float, lam: float
 ) -> torch.Tensor:
-    """Generalised advantage estimation (Schulman et al., 2016).
+    """Compute advantages by generalised advantage estimation (Schulman et al., 2016).
 
     Args:
-        reward, ended: of each step, ``[T, B]``; ``ended`` is 1 where the step ended its episode.
-        value: of each observation and of the one behind the last, ``[T + 1, B]``.
+        reward, ended: of each step, ``[T, B]``; ``ended`` is 1 if the step ended its episode.
+        value: of each observation and of the next one, ``[T + 1, B]``.
     """
     found, running = torch.zeros_like(reward), torch.zeros_like(reward[0])
     for t in reversed(range(len(reward))):
@@ -128,7 +128,7 @@ class Training:
         self.steps = 0
 
     def collect(self, curve: Curve) -> dict[str, torch.Tensor]:
-        """A rollout: its fields ``[T * B, …]``; ends early when the run does, then empty."""
+        """Collect a rollout with fields ``[T * B, …]``. If the run ends meanwhile, it is empty."""
         rows: list[tuple[torch.Tensor, ...]] = []
         for _ in range(self.recipe.num_steps):
             with torch.no_grad():
@@ -158,7 +158,7 @@ class Training:
         return {name: rows.flatten(0, 1) for name, rows in batch.items()}
 
     def update(self, batch: dict[str, torch.Tensor], remaining: float) -> None:
-        """Passes over a rollout; the rate is ``remaining`` of what it was at the start."""
+        """Train on a rollout. ``remaining`` is the factor on the initial learning rate."""
         recipe, size = self.recipe, len(batch["target"])
         for group in self.optimizer.param_groups:
             group["lr"] = remaining * recipe.learning_rate
@@ -171,7 +171,7 @@ class Training:
                 self.optimizer.step()
 
     def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Clipped surrogate, clipped value, entropy; the mean over a minibatch."""
+        """Compute clipped surrogate, clipped value and entropy losses, averaged over rows."""
         recipe, now = self.recipe, self.agent.distribution(batch["obs"])
         ratio = (now.log_prob(batch["action"]) - batch["log_prob"]).exp()
         advantage = batch["advantage"]
@@ -186,7 +186,7 @@ class Training:
         return recipe.value_coef * value_loss - surrogate - recipe.entropy_coef * entropy
 
     def evaluate(self, task: Task, episodes: int) -> list[float]:
-        """Returns of one deterministic episode in each of so many environments."""
+        """Return returns of one deterministic episode in each of several environments."""
         envs = SyncVectorEnv([lambda: make_env(task)] * episodes)
         obs, _ = envs.reset(seed=EVALUATION_SEED)
         total, playing = np.zeros(episodes), np.ones(episodes, bool)

@@ -1,12 +1,13 @@
-"""The figures of learner.py: interquartile means with intervals, probabilities of improvement.
+"""Scores of learning.py: interquartile means with intervals, probabilities of improvement.
 
-Scores are returns on a scale from 0, random actions, to 1, the reference of learning_tasks.py.
-Aggregates are over the tasks that have every seed of every program. After so many seconds a run
-stands where its last point before that is, at 0 before its first, and after its end at its last;
-after so many steps it stands on the line between two points, the first of which is 0 at 0: points
-come by the clock, so a fast program has few of them. Equal seconds go to each task's budget, equal
-steps to what every run of the task has taken. Intervals are stratified bootstraps, 95% (Agarwal et
-al., 2021), by rliable.
+Scores are returns on a scale from 0 (random actions) to 1 (the reference of learning_tasks.py).
+Aggregates cover the tasks that have every seed of every program.
+
+A run's score at a time is that of its last point before: 0 before the first point, and the last one
+after its end. A run's score at a number of steps is interpolated linearly between points, from 0 at
+step 0, because fast programs have few points. Equal seconds extend to each task's budget, equal
+steps to the smallest number of steps of all runs of the task. Intervals are 95% stratified
+bootstraps (Agarwal et al., 2021) by rliable.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from headrace.studies.statistics import Estimate
 
 PEERS = {"sb3": "Stable-Baselines3 PPO", "cleanrl": "CleanRL-style PPO"}
 
-Run = Mapping[str, Any]  # a file of learner.py
+Run = Mapping[str, Any]  # a file of learning.py
 
 
 def value_at(run: Run, axis: int, x: float, before: float) -> float:
-    """The return after ``x`` seconds (axis 0) or steps (1); see the module."""
+    """Return the training return after ``x`` seconds (axis 0) or steps (1); see the module."""
     at, values = ([point[i] for point in run["curve"]] for i in (axis, 2))
     if axis == 1:
         return float(np.interp(x, [0, *at], [before, *values]))
@@ -37,7 +38,7 @@ def value_at(run: Run, axis: int, x: float, before: float) -> float:
 
 
 def seconds_to(run: Run, threshold: float) -> float:
-    """Until the training return has reached it within the budget; infinite if it hasn't."""
+    """Return the value at which the training return reaches a level; infinite if never."""
     reached = [s for s, _, value in run["curve"] if value >= threshold]
     return reached[0] if reached and reached[0] <= run["budget"]["seconds"] else math.inf
 
@@ -46,7 +47,7 @@ class Suite:
     """Runs by task and program.
 
     Args:
-        expected: (task, program, seed) of the runs that the grid has.
+        expected: (task, program, seed) of the runs of the grid.
     """
 
     def __init__(self, runs: Sequence[Run], expected: Sequence[tuple[str, str, int]]) -> None:
@@ -63,7 +64,10 @@ class Suite:
         """Tasks with all their runs."""
 
     def scores(self, algo: str, axis: int, fractions: Sequence[float]) -> np.ndarray:
-        """Of a program ``[seeds, whole tasks, fractions]`` of equal seconds (0) or steps (1)."""
+        """Return a program's scores ``[seeds, whole tasks, fractions]``.
+
+        They are at fractions of equal seconds (axis 0) or steps (1).
+        """
         columns = []
         for name in self.whole:
             task, every = TASKS[name], self.by_task[name]
@@ -78,7 +82,7 @@ class Suite:
         return np.array(columns).swapaxes(0, 1)
 
     def evaluated(self, algo: str) -> np.ndarray:
-        """Scores of the final deterministic evaluations, ``[seeds, whole tasks]``."""
+        """Return scores of the final deterministic evaluations, ``[seeds, whole tasks]``."""
         return np.array([
             [TASKS[name].score(run["evaluation"]["mean"]) for run in self.by_task[name][algo]]
             for name in self.whole
@@ -86,6 +90,6 @@ class Suite:
 
 
 def improvement(scores: Mapping[str, np.ndarray]) -> dict[tuple[str, str], Estimate]:
-    """Probability that a program beats a peer, over ``[seeds, tasks]``; a tie counts as half."""
+    """Return the probability that a program beats a peer, where ties count half."""
     own = [name for name in scores if name not in PEERS]
     return statistics.improvement(scores, [(a, b) for a in own for b in PEERS if b in scores])

@@ -1,4 +1,4 @@
-"""The tasks of learner.py: budgets, reference returns, and what the peers publish for each.
+"""Tasks of learning.py: budgets, reference returns, and the settings of the peers.
 
 python benchmarks/learning_tasks.py        measures the returns of random actions, ``low``
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 RANDOM_EPISODES = 100
 SOLVED = 0.9
-"""The normalised score to which seconds are counted."""
+"""Normalised score at which a task counts as solved."""
 
 
 @dataclass(frozen=True)
@@ -20,47 +20,47 @@ class Zoo:
 
     n_envs: int = 1
     n_timesteps: int = 1_000_000
-    """The horizon of linear schedules."""
+    """Horizon of linear schedules."""
     normalize: bool = False
     """VecNormalize: observations and rewards."""
     linear: tuple[str, ...] = ()
-    """What of the settings falls linearly to 0."""
+    """Settings that fall linearly to 0."""
     wide: bool = False
     """256 and 256 units with ReLU, an initial log deviation of -2, no orthogonal weights."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of stable_baselines3.PPO; what is absent is its default."""
+    """Arguments of stable_baselines3.PPO; others have their defaults."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """An environment, what a run of it may take, and what its returns mean."""
+    """An environment, the budget of a run, and the scale of its returns."""
 
     env_id: str
     steps: int
     seconds: float
-    """From the start of the process; a run ends at its steps or seconds, whichever is first."""
+    """Time limit from the start of the process."""
     low: float
-    """Mean return of random actions, over 100 episodes: a score of 0."""
+    """Mean return of random actions over 100 episodes: a score of 0."""
     high: float
-    """A score of 1; see TASKS."""
+    """Return with a score of 1; see TASKS."""
     zoo: Zoo = field(default_factory=Zoo)
     flags: Mapping[str, Any] = field(default_factory=dict)
-    """Of ``headrace train``, where the task can't be done without."""
+    """Flags of ``headrace train`` that the task requires."""
     stack: int = 1
-    """Observations that the peers, who have no memory, see at a time."""
+    """Stacked observations for the peers, which have no memory."""
 
     @property
     def name(self) -> str:
-        """Short, and good for a folder."""
+        """Return a short name for a folder."""
         return self.env_id.rpartition(":")[2].rpartition("/")[2]
 
     def score(self, value: float) -> float:
-        """0 at ``low``, 1 at ``high``."""
+        """Return the normalised score: 0 at ``low``, 1 at ``high``."""
         return (value - self.low) / (self.high - self.low)
 
     @property
     def threshold(self) -> float:
-        """The return whose score is SOLVED."""
+        """Return the return whose score is SOLVED."""
         return self.low + SOLVED * (self.high - self.low)
 
 
@@ -89,11 +89,11 @@ _ATARI = _zoo(8, 128, 0.95, 0.99, batch_size=256, n_epochs=4, learning_rate=2.5e
               ent_coef=0.01, n_timesteps=10_000_000,
               linear=("learning_rate", "clip_range"))  # fmt: skip
 
-# ``high`` is what PPO's trained agent of rl-baselines3-zoo evaluates at (its benchmark.md, of
-# LunarLander-v2 and MuJoCo's -v3) but for BipedalWalker, where Gymnasium's page calls 300 solved;
-# TMaze: its optimum; Breakout: the first wall, 30 bricks; SSAConjunction: the greedy player of
-# docs/ssa.md. The zoo's settings are those of the same name but for the older version; MinAtar has
-# those of Atari with a perceptron, and TMaze and SSAConjunction the library's defaults.
+# ``high`` is the evaluated return of rl-baselines3-zoo's trained PPO agent (its benchmark.md, of
+# LunarLander-v2 and MuJoCo's -v3). BipedalWalker: 300, which Gymnasium's page calls solved.
+# TMaze: its optimum. Breakout: the first wall, 30 bricks. SSAConjunction: the greedy player of
+# docs/ssa.md. The zoo's settings are those of the same environment in the older version. MinAtar
+# has those of Atari with a perceptron; TMaze and SSAConjunction have the library's defaults.
 TASKS = {
     task.name: task
     for task in (
@@ -118,7 +118,7 @@ TASKS = {
 
 
 def random_return(env_id: str, episodes: int = RANDOM_EPISODES) -> float:
-    """Mean return of uniformly random actions."""
+    """Return the mean return of uniformly random actions."""
     import gymnasium
 
     total = 0.0
@@ -134,7 +134,7 @@ def random_return(env_id: str, episodes: int = RANDOM_EPISODES) -> float:
 
 
 def main() -> None:
-    """Print the random return of each task beside the one in the table."""
+    """Print the random return of each task next to the one in the table."""
     for name, task in TASKS.items():
         print(f"{name:26} low {random_return(task.env_id):10.2f} (here {task.low})", flush=True)
 

@@ -1,20 +1,21 @@
-r"""One agent on several tasks against an expert on each (Espeholt et al. 2018, section 5.3).
+r"""One agent on several tasks vs. an expert on each (Espeholt et al. 2018, section 5.3).
 
     python benchmarks/multitask.py --seeds 3
     python benchmarks/multitask.py --tasks levels-10 --algo impala --conv impala_shallow \
         --lstm 256 --agents blind --seeds 1 --envs 4 --output runs/benchmarks/levels
 
-Four tasks whose observations and actions differ: CartPole, Acrobot, LunarLander and a Pendulum with
-five torques. An expert trains on one of them for ``--task-steps``; the agent on all for as many
-steps of each, with the same settings and network. Both are evaluated by the deterministic policy.
-A score of 0 is the mean return of random actions and 1 that of the experts over all seeds; where
-experts are no better than that, there is none. A run that has ended is not repeated, and one that
-was cut short goes on; runs.csv, summary.csv and scores.png are written. The second line is the same
-for ten levels that pip installs (``headrace/envs/levels.py``), as IMPALA's paper played thirty of
-DeepMind Lab: shallow network, LSTM, instructions in words, and no task's number shown.
+The four tasks have different observations and actions: CartPole, Acrobot, LunarLander and a
+Pendulum with five torques. An expert trains on one task for ``--task-steps`` steps. The agent
+trains on all tasks, with as many steps of each and the same settings and network. Both are
+evaluated with the deterministic policy. A score of 0 is the mean return of random actions, and 1 is
+the mean of the experts over all seeds. There is no score if experts are not better than random.
+Finished runs aren't repeated, and interrupted ones are resumed. The output is runs.csv,
+summary.csv and scores.png. The second command uses ten levels that pip installs
+(``headrace/envs/levels.py``), as IMPALA's paper used thirty of DeepMind Lab: shallow network, LSTM,
+instructions in words, and no task id in the observation.
 
-Agents: ``blind`` is not told which task it plays, ``told`` is (``--task-id``), ``values`` has
-values of each task besides (``--task-id --per-task-values``).
+Agents: ``blind`` doesn't observe the task, ``told`` does (``--task-id``), ``values`` also has
+separate values per task (``--task-id --per-task-values``).
 """
 
 from __future__ import annotations
@@ -68,38 +69,38 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Args:
-    """Compare them; see the top of the file."""
+    """Compare agents and experts; see the module's docstring."""
 
     tasks: tuple[str, ...] = TASKS
     """Ids, or the name of a suite."""
     algo: Literal["appo", "impala"] = "appo"
-    """With its default settings, but for what follows."""
+    """Algorithm, with default settings except for the following."""
     learning_rate: float | None = None
-    """Of experts and agents; None: the algorithm's."""
+    """Learning rate of experts and agents; None: the algorithm's default."""
     conv: Literal["auto", "nature", "impala_shallow", "impala_deep"] = "auto"
-    """Layers of pictures."""
+    """Convolutional network for images."""
     lstm: int = 0
-    """Units; 0: none."""
+    """Units of the LSTM; 0: no LSTM."""
     agents: tuple[Literal["blind", "told", "values"], ...] = ("blind", "told", "values")
-    """What they are told."""
+    """Agents to train: blind, told, values."""
     seeds: int = 3
-    """Of each expert and agent."""
+    """Number of seeds of each expert and agent."""
     first_seed: int = 0
-    """Theirs are this one and those after it."""
+    """First seed."""
     task_steps: int = 500_000
-    """Environment steps of each task, of an expert and of an agent."""
+    """Environment steps per task, of experts and agents."""
     hidden: tuple[int, ...] = (256, 256)
-    """Units of each hidden layer of the perceptron, of experts and agents alike."""
+    """Units of each hidden layer of the perceptron, for experts and agents."""
     envs: int = 16
-    """Environments of each task, which one actor steps, 64 steps at a time."""
+    """Environments per task, stepped by one actor, 64 steps per rollout."""
     episodes: int = 50
-    """Of an evaluation of each task."""
+    """Evaluation episodes per task."""
     output: Path = Path("runs/benchmarks/multitask")
     """Folder for the tables and the runs."""
 
 
 def cases_of(args: Args) -> list[Case]:
-    """All runs, those of one seed after each other."""
+    """Return all runs, ordered by seed."""
     tasks = named_in(args.tasks)
     settings = {"task_steps": args.task_steps, "envs": args.envs, "tasks": ",".join(tasks)}
     settings |= {"algo": args.algo, "conv": args.conv, "lstm": args.lstm}
@@ -109,7 +110,7 @@ def cases_of(args: Args) -> list[Case]:
 
 
 def config_of(args: Args, who: str, seed: int) -> hr.Config:
-    """The settings of an expert or agent."""
+    """Return the settings of an expert or agent."""
     tasks = named_in(args.tasks) if who in AGENTS else (who.removeprefix(f"{EXPERT} "),)
     rate = {} if args.learning_rate is None else {"learning_rate": args.learning_rate}
     algo = hr.APPO(**rate) if args.algo == "appo" else hr.IMPALA(**rate)
@@ -132,7 +133,7 @@ def config_of(args: Args, who: str, seed: int) -> hr.Config:
 
 
 def measure(args: Args, case: Case) -> list[Case]:
-    """Train, or go on with a run that was cut short, and evaluate on each task.
+    """Train, or resume an interrupted run, and evaluate on each task.
 
     Raises:
         SystemExit: it was interrupted, or its evaluation failed.
@@ -147,7 +148,7 @@ def measure(args: Args, case: Case) -> list[Case]:
     if "evaluation" not in summary:
         raise SystemExit(
             f"{case['who']}, seed {case['seed']}: the run was not evaluated ({config.run_dir}); "
-            "give the command again, which goes on from here"
+            "repeat the command to resume it"
         )
     return [
         {**case, "task": task, "mean": one["mean"], "std": one["std"],
@@ -157,7 +158,7 @@ def measure(args: Args, case: Case) -> list[Case]:
 
 
 def random_return(task: str, episodes: int) -> float:
-    """Mean return of random actions."""
+    """Return the mean return of random actions."""
     found, returns = probe(task, "sync", {}, 0, looks_for_stacks=False), []
     envs = hr.make_vec(found.env, 1, "sync")
     envs.action_space.seed(0)
@@ -175,7 +176,7 @@ def random_return(task: str, episodes: int) -> float:
 
 
 def scored(rows: Sequence[Case], randoms: dict[str, float]) -> list[dict[str, Any]]:
-    """A row per task and who played it: returns over seeds, and scores against the experts."""
+    """Return a row per task and agent: returns over seeds, and scores relative to the experts."""
     table = []
     for task, low in randoms.items():
         of_task = [row for row in rows if row["task"] == task]
@@ -190,7 +191,7 @@ def scored(rows: Sequence[Case], randoms: dict[str, float]) -> list[dict[str, An
 
 
 def report(table: Sequence[dict[str, Any]], args: Args, console: Console) -> None:
-    """Print what was found, and write it."""
+    """Print and write the results."""
     write_csv(args.output / "summary.csv", table)
     shown = [
         {
@@ -212,12 +213,12 @@ def report(table: Sequence[dict[str, Any]], args: Args, console: Console) -> Non
             above = sum(score > 1.0 for score in known)
             console.print(
                 f"{who}: {mean:.2f} of the experts' score on average over tasks, each capped at 1; "
-                f"{least:.2f} at least; better than the experts on {above} of {len(known)} tasks"
+                f"minimum {least:.2f}; better than the experts on {above} of {len(known)} tasks"
             )
 
 
 def compare(rows: Sequence[Case], table: Sequence[dict[str, Any]], console: Console) -> None:
-    """Over all runs, as rliable has it; of one seed, or where a task has no scores, nothing."""
+    """Print rliable's aggregates over all runs; nothing with one seed or missing scores."""
     ends = {
         row["task"]: (row["random"], row["return"])
         for row in table
@@ -249,7 +250,7 @@ def compare(rows: Sequence[Case], table: Sequence[dict[str, Any]], console: Cons
 
 
 def draw(table: Sequence[dict[str, Any]], file: Path) -> None:
-    """A bar for each task and who played it, with standard errors over seeds."""
+    """Draw a bar for each task and agent, with standard errors over seeds."""
     import matplotlib.pyplot as plt
 
     tasks = list(dict.fromkeys(row["task"] for row in table))
@@ -277,7 +278,7 @@ def draw(table: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train what is missing, and report."""
+    """Train missing runs, and report."""
     args, console = tyro.cli(Args, args=argv), wide_console()
     tasks = named_in(args.tasks)
     settings = f"{args.task_steps:,} steps of each of {len(tasks)} tasks, {args.seeds} seeds"

@@ -1,4 +1,4 @@
-"""A task of multitask.py that Gymnasium doesn't have: ``multitask_envs:PendulumOfFive-v0``."""
+"""Task of multitask.py that Gymnasium lacks: ``multitask_envs:PendulumOfFive-v0``."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
-"""The wargame: how fast it is, and how well what was trained plays it.
+"""OrbitalDominance: speed of the game, and strength of trained policies.
 
     python benchmarks/orbital.py --studies speed
     python benchmarks/orbital.py --seeds 3 --pairs 500
     python benchmarks/orbital.py --studies league,exploiter
     python benchmarks/orbital.py --studies strategies --pairs 100
-    python benchmarks/orbital.py --studies match,film --first runs/x --second pursuit
+    python benchmarks/orbital.py --studies match,video --first runs/x --second pursuit
 
-``speed`` steps games with random actions on one core. ``scripted`` lets all scripted players meet.
-``trained`` trains the recipe ``orbital`` by ``headrace train`` and lets each policy meet all
-scripted players. ``league`` rates the snapshots of the same runs by games among them.
-``exploiter`` trains a policy against the final one of each run, and lets the two meet. Runs but for
-exploiters are trained once, and kept in the folder of results. ``strategies`` counts what their
-snapshots do in a game. ``match`` lets any two meet: a scripted player's name, or a run directory;
-``film`` shows a game of the two, as film.mp4 and film.gif. All matches are paired: the same games
-are played with the seats changed, so that a return is that of a game, averaged over both seats, and
-its standard error is that over pairs.
+``speed`` steps games with random actions on one core. ``scripted`` plays all pairs of scripted
+players. ``trained`` trains the recipe ``orbital`` with ``headrace train``, and plays each policy
+against all scripted players. ``league`` rates the snapshots of these runs by games among them.
+``exploiter`` trains a policy against the final one of each run, and plays the two. All runs except
+exploiters are trained once and kept. ``strategies`` measures what snapshots do in a game. ``match``
+plays two players: a scripted player's name, or a run directory. ``video`` records one game of them
+as video.mp4 and video.gif.
+
+Matches are paired: the same games are played with exchanged seats. So a return is that of a game
+averaged over both seats, and standard errors are over pairs.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from headrace_ssa.dominance.players import PLAYERS
 
 
 def speed(args: Args) -> list[dict[str, Any]]:
-    """Random actions, some of which masks forbid; all games end, and begin anew, at once.
+    """Measure the speed with random actions, some of which masks forbid. All games end at once.
 
-    Per second of the clock, and per second that a core computed: where other programs run, only the
-    second is the game's own.
+    There are two rates: per wall-clock second, and per CPU second. If other programs run, only the
+    second is the game's.
     """
     envs, rng = OrbitalDominanceVectorEnv(args.num_envs), np.random.default_rng(0)
     envs.reset(seed=0)
@@ -49,7 +50,7 @@ def speed(args: Args) -> list[dict[str, Any]]:
     while time.process_time() - computed < args.seconds:
         for _ in range(envs.horizon):
             envs.step(rng.integers(last, size=args.num_envs))
-        envs.step(np.zeros(args.num_envs, np.int64))  # a filler, which isn't counted
+        envs.step(np.zeros(args.num_envs, np.int64))  # reset steps don't count
         steps += envs.horizon * args.num_envs
     return [
         {
@@ -61,7 +62,7 @@ def speed(args: Args) -> list[dict[str, Any]]:
 
 
 def scripted(args: Args) -> list[dict[str, Any]]:
-    """Every pair of scripted players."""
+    """Play every pair of scripted players."""
     return [
         row(one, other, match.play(PLAYERS[one](), PLAYERS[other](), args.pairs))
         for one, other in itertools.combinations(PLAYERS, 2)
@@ -69,7 +70,7 @@ def scripted(args: Args) -> list[dict[str, Any]]:
 
 
 def trained(args: Args) -> list[dict[str, Any]]:
-    """The recipe's policy of each seed against every scripted player."""
+    """Play the recipe's policy of each seed against every scripted player."""
     rows = []
     for seed in args.run_seeds:
         run = run_of(args, seed)
@@ -81,17 +82,17 @@ def trained(args: Args) -> list[dict[str, Any]]:
 
 
 def one_match(args: Args) -> list[dict[str, Any]]:
-    """The two that the arguments name."""
+    """Play the two players of the arguments."""
     result = match.play(player(args.first), player(args.second), args.pairs)
     return [row(args.first, args.second, result)]
 
 
-def film(args: Args) -> list[dict[str, Any]]:
-    """The first game of a match of the two that the arguments name, the first of them blue."""
+def video(args: Args) -> list[dict[str, Any]]:
+    """Record the first game of a match of the two players of the arguments; the first is blue."""
     import imageio.v2 as imageio
 
     envs = OrbitalDominanceVectorEnv(2, render_mode="rgb_array")
-    sides, path = (player(args.first), player(args.second)), args.output / "film.gif"
+    sides, path = (player(args.first), player(args.second)), args.output / "video.gif"
     obs, infos = envs.reset(seed=match.FIRST_GAME)
     total, over = 0.0, False
     frames = [envs.render()[0]]
@@ -104,7 +105,7 @@ def film(args: Args) -> list[dict[str, Any]]:
     fps = envs.metadata["render_fps"]
     imageio.mimwrite(path.with_suffix(".mp4"), frames, fps=fps, macro_block_size=1)
     imageio.mimwrite(path, frames, fps=fps, loop=0)
-    return [{"first": args.first, "second": args.second, "return": total, "film": str(path)}]
+    return [{"first": args.first, "second": args.second, "return": total, "video": str(path)}]
 
 
 STUDIES = {
@@ -115,12 +116,12 @@ STUDIES = {
     "exploiter": exploiter,
     "strategies": strategies,
     "match": one_match,
-    "film": film,
+    "video": video,
 }
 
 
 def main(args: Args) -> None:
-    """Run the studies, print, and write a CSV of each; what happened in games is in these alone."""
+    """Run the studies, print, and write a CSV file of each, which also has events of the games."""
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.studies.split(","):
         rows = STUDIES[name](args)

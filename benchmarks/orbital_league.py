@@ -1,4 +1,4 @@
-"""Of the wargame's benchmark: whether a league's snapshots get better, and what exploiters gain."""
+"""League study of orbital.py: ratings of snapshots over training, and gains of exploiters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headrace.studies.machine import write_csv
 from headrace.studies.plotting import picture
 from headrace_ssa.dominance import match
 
-SNAPSHOTS = 12  # at most that play, evenly spaced
-FIRST_GAME = 3_000_000  # of snapshots; matches with scripted players have others
+SNAPSHOTS = 12  # maximum number of snapshots that play, evenly spaced
+FIRST_GAME = 3_000_000  # of games between snapshots; matches with scripted players have others
 
 
 def league(args: Args) -> list[dict[str, Any]]:
-    """Whether the snapshots of each seed's run are rated the higher the later they were taken.
+    """Rate the snapshots of each seed's run, to see whether later ones are better.
 
-    Each run's ratings are its own: 1500 on average over its snapshots. All of them go to
-    ``ratings.csv`` and ``ratings.png``, pay-offs to a picture for each run.
+    Ratings are separate for each run, with a mean of 1500. They are written to ``ratings.csv`` and
+    ``ratings.png``, and the pay-offs of each run to a plot.
     """
     rated, rows = [], []
     for seed in args.run_seeds:
@@ -43,10 +43,10 @@ def league(args: Args) -> list[dict[str, Any]]:
 
 
 def rise(rated: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first, the last and the best of ratings in the order of steps, and how ordered they are.
+    """Return first, last and best ratings in the order of steps, and their rank correlation.
 
-    ``rank correlation`` is Spearman's, of steps and ratings: 1 if every snapshot is rated above all
-    before it.
+    ``rank correlation`` is Spearman's of steps and ratings: 1 if every snapshot is rated above all
+    earlier ones.
     """
     first, last = rated[0], rated[-1]
     best = max(rated, key=lambda one: one["value"])
@@ -64,7 +64,7 @@ def rise(rated: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw_ratings(rated: list[dict[str, Any]], path: Path) -> None:
-    """Ratings over training with standard errors, a line for each run."""
+    """Plot ratings over training with standard errors, one line per run."""
     with picture(path, "Ratings of snapshots, by games among each run's own", (6.5, 4.0)) as (
         _,
         (panel,),
@@ -79,10 +79,10 @@ def draw_ratings(rated: list[dict[str, Any]], path: Path) -> None:
 
 
 def exploiter(args: Args) -> list[dict[str, Any]]:
-    """What a policy gains that begins as each seed's final one, and then learns against it alone.
+    """Train an exploiter from each seed's final policy against that policy, and measure its gain.
 
-    The final one plays its likeliest actions, as in the other matches, or draws them, as in both
-    trainings. What the likeliest actions themselves gain against drawn ones is in the last row.
+    The final policy plays its most likely actions, as in other matches, or samples them, as in both
+    trainings. The last row is the gain of the most likely actions over sampled ones.
     """
     rows = []
     for seed in args.run_seeds:

@@ -1,16 +1,16 @@
-"""The wargame: how fast it is trained by self-play, beside single agents of the same cost?
+"""Training speed of OrbitalDominance by self-play, vs. single-agent environments of equal cost.
 
     python benchmarks/orbital_rates.py
 
-Every case is the recipe ``orbital`` with its columns, network and updates, in a process of its own;
-the cases are interleaved, a ratio is the median of those within a round, and rates are steps of
+Every case is the recipe ``orbital`` with its columns, network and updates, in a separate process.
+Cases are interleaved, and ratios are medians of the ratios within a round. Rates are steps of
 trained columns per second after the first update.
 
-single      the game's columns, each said to be an environment of its own: nothing knows of games
-blue        an environment is a whole game, in which blue learns and red holds
+single      the game's columns as separate environments, without any multi-agent code
+blue        an environment is a whole game, in which blue is trained and red holds
 shared      one policy plays both sides, without a league
-latest:1    the same in a league, whose games are all against itself
-league      the recipe's opponents, with ``snapshots`` in its league, each as likely to be drawn
+latest:1    the same in a league in which all games are against the latest policy
+league      the recipe's opponents, with ``snapshots`` in its league, all equally likely
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ CASES = ("single", "blue", "shared", "latest:1", "league")
 
 @dataclass(frozen=True)
 class Args:
-    """Measure; see the top of the file."""
+    """Measure training speed; see the module's docstring."""
 
     repeats: int = 3
-    """How often everything is measured."""
+    """Number of measurements of each case."""
     seconds: float = 10.0
-    """How long a run takes after its first update."""
+    """Seconds of a run after its first update."""
     snapshots: int = 20
-    """Of the league, as many as the recipe has at its end."""
+    """Snapshots in the league, by default as many as at the end of the recipe."""
     output: Path = Path("results/orbital_rates")
     """Folder for orbital_rates.csv."""
 
 
 class Blue(VectorEnv):
-    """So many games, of which blue's side is seen, while red's does nothing."""
+    """Games of which only blue's side is observed, while red does nothing."""
 
-    each = 2  # columns of the game for one that is seen
+    each = 2  # columns of the game per observed column
 
     def __init__(self, num_envs: int) -> None:
         whole = self.each * num_envs
@@ -71,13 +71,13 @@ class Blue(VectorEnv):
         self.metadata = self._games.metadata
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begin all games."""
+        """Reset all games."""
         obs, infos = self._games.reset(seed=seed, options=options)
         return obs[self._seen], {"action_mask": infos["action_mask"][self._seen]}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of every game; ``actions``: of the columns that are seen, ``[num_envs]``."""
-        given = np.zeros(self._games.num_envs, np.int64)  # 0 holds
+        """Step every game with the actions ``[num_envs]`` of the observed columns."""
+        given = np.zeros(self._games.num_envs, np.int64)  # 0 means hold
         given[self._seen] = actions
         *told, infos = self._games.step(given)
         obs, reward, terminated, truncated = (x[self._seen] for x in told)
@@ -85,13 +85,13 @@ class Blue(VectorEnv):
 
 
 class Single(Blue):
-    """All columns of the games as so many environments; the last one is alone if they are odd."""
+    """All columns of the games as separate environments. An odd last column is alone."""
 
     each = 1
 
 
 def config_of(case: str, folder: Path) -> hr.Config:
-    """The recipe as a case has it; a league is in ``folder``."""
+    """Return the recipe's settings of a case, with a league in ``folder``."""
     config = recipe("orbital", "appo")
     config = replace(config, run_dir=str(folder / "run"), eval_episodes=0, opponents=None)
     if case in ("single", "blue"):
@@ -103,14 +103,14 @@ def config_of(case: str, folder: Path) -> hr.Config:
 
 
 def first_snapshots(config: hr.Config, count: int) -> hr.Config:
-    """Settings of a short run that leaves so many snapshots in the league, one at each update."""
+    """Return settings of a short run that saves snapshots in the league, one per update."""
     assert config.batch_size is not None
     every = int(config.batch_size)
     return replace(config, total_steps=every * (count - 1), snapshot_every_steps=every // 2)
 
 
 def trained(config: hr.Config, seconds: float) -> float:
-    """Steps per second from the first update on, of a run that is stopped after ``seconds``."""
+    """Return steps per second after the first update of a run that stops after ``seconds``."""
     with contextlib.closing(
         hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
     ) as trainer:
@@ -123,13 +123,13 @@ def trained(config: hr.Config, seconds: float) -> float:
 
 
 def begun(request: dict[str, Any]) -> float:
-    """Begin a league in a folder, in this process."""
+    """Create a league in a folder, in this process."""
     config = config_of("league", Path(request["folder"]))
     return trained(first_snapshots(config, request["snapshots"]), TIMEOUT_S)
 
 
 def measured(request: dict[str, Any]) -> float:
-    """The rate of a case, in this process; each measurement has its own copy of the league."""
+    """Return the rate of a case, measured in this process with a separate copy of the league."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(Path(request["folder"]) / "league", folder / "league")
@@ -137,7 +137,7 @@ def measured(request: dict[str, Any]) -> float:
 
 
 def main(args: Args) -> None:
-    """Measure, print, and write the file."""
+    """Measure, print and write the results."""
     console = wide_console()
     found: dict[str, list[float]] = {case: [] for case in CASES}
     with tempfile.TemporaryDirectory() as folder:

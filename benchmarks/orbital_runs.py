@@ -1,4 +1,4 @@
-"""Of the wargame's benchmark: its arguments, the runs that it trains, and who plays in matches."""
+"""Arguments, training runs and players of orbital.py."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ from headrace.errors import require, require_choice
 from headrace_ssa.dominance import match
 from headrace_ssa.dominance.players import PLAYERS, Player
 
-LIMIT_S = 3600.0  # of a training run
+LIMIT_S = 3600.0  # time limit of a training run
 
 
 @dataclass(frozen=True)
 class Args:
-    """Measure the wargame; see the top of orbital.py."""
+    """Measure OrbitalDominance; see the docstring of orbital.py."""
 
     studies: str = "speed,scripted,trained,league,exploiter"
-    """Separated by commas."""
+    """Comma-separated studies."""
     algorithm: str = "appo"
-    """The recipe is trained with."""
+    """Algorithm of the recipe."""
     seeds: int = 3
-    """Training runs."""
+    """Number of training runs."""
     first_seed: int = 100
-    """Of the first of them; those that follow are the others'. Settings were chosen on others than
-    100, 101 and 102, whose results are in docs/results_learning.md."""
+    """First seed. Settings were chosen with other seeds than 100, 101 and 102, whose results are in
+    docs/results_learning.md.
+    """
     total_steps: int | None = None
-    """Of each training run; None: the recipe's."""
+    """Steps of each training run; None: the recipe's."""
     exploit_steps: int = 4_000_000
-    """Of each exploiter's training."""
+    """Steps of each exploiter's training."""
     pairs: int = 500
-    """Games of each match, each of which is played from both seats; snapshots of a league play as
-    many with each other, half of them from either seat."""
+    """Games per match, each played from both seats. Snapshots of a league play as many games with
+    each other, half of them from either seat.
+    """
     first: str = "tracker"
-    """Of the studies match and film: a scripted player, or the run directory of a policy."""
+    """First player of the studies match and video: a scripted player or a run directory."""
     second: str = "hold"
-    """Who that meets."""
+    """Second player."""
     num_envs: int = 256
-    """Columns stepped together in the study of speed."""
+    """Columns stepped together in the speed study."""
     seconds: float = 5.0
-    """Of computing in which speed is measured."""
+    """CPU seconds of the speed study."""
     output: Path = Path("results/orbital")
-    """Folder for runs, CSV files, pictures and films."""
+    """Folder for runs, CSV files, plots and videos."""
 
     @property
     def run_seeds(self) -> range:
-        """Of the training runs."""
+        """Seeds of the training runs."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a training run is kept by."""
+    """Return the settings that identify a training run."""
 
     algorithm: str
     seed: int
@@ -65,7 +67,7 @@ class Asked:
 
 
 class Run(NamedTuple):
-    """A run that ended."""
+    """A finished run."""
 
     name: str
     folder: Path
@@ -73,10 +75,10 @@ class Run(NamedTuple):
 
 
 def run_of(args: Args, seed: int) -> Run:
-    """The recipe's run with this seed, trained unless it is there.
+    """Return the recipe's run with this seed. Train it if it is missing.
 
     Raises:
-        ConfigError: what is there has other steps.
+        ConfigError: an existing run has a different number of steps.
     """
     name = f"{args.algorithm}-{seed}"
     folder, asked = args.output / name, Asked(args.algorithm, seed, args.total_steps)
@@ -89,13 +91,13 @@ def run_of(args: Args, seed: int) -> Run:
 
 
 def train(algorithm: str, folder: Path, seed: int, **flags: Any) -> float:
-    """Train the recipe ``orbital`` by the command, anew each time; seconds of the clock.
+    """Train the recipe ``orbital`` with the command from scratch. Return wall-clock seconds.
 
     Args:
-        flags: of the command, beside those that every run has.
+        flags: additional flags of the command.
 
     Raises:
-        RuntimeError: it failed, or was not done in ``LIMIT_S``.
+        RuntimeError: the command failed, or took more than ``LIMIT_S``.
     """
     whole = {"recipe": "orbital", "seed": seed, "overwrite": True, "eval_episodes": 0} | flags
     ended = train_command(algorithm, folder, LIMIT_S, **whole)
@@ -105,10 +107,10 @@ def train(algorithm: str, folder: Path, seed: int, **flags: Any) -> float:
 
 
 def policy_player(run_dir: Path | str, deterministic: bool = True) -> Player:
-    """A trained policy, which plays its likeliest actions, or else draws them as in training.
+    """Return a trained policy that plays its most likely actions, or samples as in training.
 
     Raises:
-        ConfigError: it takes more than the present: a player is told no beginnings of games.
+        ConfigError: the policy has memory, but players don't learn when a game starts.
     """
     policy = hr.load(run_dir)
     network = policy.network
@@ -116,8 +118,8 @@ def policy_player(run_dir: Path | str, deterministic: bool = True) -> Player:
         network.core is None and not network.previous_action_reward,
         "run_dir",
         str(run_dir),
-        "a run whose policy sees the present alone (core=None, previous_action_reward=False): "
-        "a match has no memory for players",
+        "a run whose policy has no memory (core=None, previous_action_reward=False): "
+        "players of a match can't have any",
     )
     choose = functools.partial(policy.predict, deterministic=deterministic)
 
@@ -128,7 +130,7 @@ def policy_player(run_dir: Path | str, deterministic: bool = True) -> Player:
 
 
 def player(name: str) -> Player:
-    """A scripted player, or the policy of a run directory."""
+    """Return a scripted player, or the policy of a run directory."""
     if Path(name).is_dir():
         return policy_player(name)
     require_choice("player", name, PLAYERS)
@@ -136,7 +138,7 @@ def player(name: str) -> Player:
 
 
 def row(first: str, second: str, result: match.Match) -> dict[str, Any]:
-    """What came of a match, for tables; ``in_se`` is the return in standard errors."""
+    """Return the results of a match for tables; ``in_se`` is the return in standard errors."""
     told = {"first": first, "second": second, "return": result.mean, "se": result.se}
     told["in_se"] = result.in_se
     for whose, happened in (("first", result.first), ("second", result.second)):

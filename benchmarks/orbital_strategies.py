@@ -1,4 +1,4 @@
-"""Of the wargame's benchmark: what is done in a game, by snapshots over training and by scripts."""
+"""Strategy study of orbital.py: behaviour in games of snapshots over training and of scripts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from headrace_ssa.dominance.players import PLAYERS, Player
 from headrace_ssa.dominance.scene import Scene
 
 ITSELF = "itself"
-OPPONENTS = (ITSELF, "hold", "pursuit", "evader")  # who meets hold does as against the tracker
+OPPONENTS = (ITSELF, "hold", "pursuit", "evader")  # hold is met as the tracker is
 DRAWN = {ITSELF: "-", "hold": ":"}
 PANELS = {
     "custody": "steps of custody",
     "inspections": "inspections",
     "sees asset": "steps the asset is seen",
     "blinded": "steps the Sun blinds all sensors",
-    "pointings": "sensors pointed anew",
+    "pointings": "sensor moves",
     "asset burns across": "asset: burns across the track",
     "asset burns along": "asset: burns along it, up or down",
     "off station": "asset: steps off its station",
@@ -39,10 +39,10 @@ PANELS = {
 
 
 def strategies(args: Args) -> list[dict[str, Any]]:
-    """What snapshots of each seed's run do in a game, what the final policy and scripts do.
+    """Measure what snapshots of each seed's run do in a game, and the final policy and scripts.
 
-    All play their likeliest actions. The final ones and scripts meet ``OPPONENTS``, others those
-    that are drawn. What runs do goes to ``strategies.png``.
+    All play their most likely actions. Final policies and scripts meet ``OPPONENTS``, others meet
+    those in the plot. Results of runs are plotted in ``strategies.png``.
     """
     rows = []
     for seed in args.run_seeds:
@@ -58,7 +58,7 @@ def strategies(args: Args) -> list[dict[str, Any]]:
 
 
 def stages(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Policies of a run in the order of their steps: snapshots of its league, and the final one."""
+    """Return policies of a run in the order of steps: its league's snapshots, and the final one."""
     for one in snapshots(folder_of(folder)):
         yield one.path, one.step
     yield folder, int(checkpoint.find(folder).name.removeprefix("step_"))
@@ -67,7 +67,7 @@ def stages(folder: Path) -> Iterator[tuple[Path, int]]:
 def games(
     told: dict[str, Any], own: Player, met: Sequence[str], pairs: int
 ) -> list[dict[str, Any]]:
-    """What a player does in a game, on average over paired games, against each who is met."""
+    """Measure what a player does in a game, averaged over paired games, per opponent."""
     return [
         {**told, "opponent": name, **done(own, own if name == ITSELF else PLAYERS[name](), pairs)}
         for name in met
@@ -75,7 +75,7 @@ def games(
 
 
 def done(first: Player, second: Player, pairs: int) -> dict[str, float]:
-    """What the first player does in a game; distances are means over its steps."""
+    """Measure what the first player does in a game; distances are means over its steps."""
     total, steps = dict[str, Any](), 0.0
     for moment in match.moments(first, second, pairs):
         steps = steps + moment.going
@@ -88,7 +88,7 @@ def done(first: Player, second: Player, pairs: int) -> dict[str, float]:
 
 
 def counts(moment: match.Moment) -> dict[str, np.ndarray]:
-    """What each column ``[4 pairs]`` does in a step, or has after it."""
+    """Return what each column ``[4 pairs]`` does in a step, and its state after the step."""
     at = moment.scene
     each = _held(at) | _burnt(moment)
     jammer = moment.actions.reshape(-1, 2) - rules.Actions(at.burns.shape[2]).first_jam
@@ -106,7 +106,7 @@ def counts(moment: match.Moment) -> dict[str, np.ndarray]:
 
 
 def _held(at: Scene) -> dict[str, np.ndarray]:
-    """How each side ``[G, 2]`` stands, and what it sees."""
+    """Return positions and observations of each side ``[G, 2]``."""
     way, away = _ways(at, 1)
     nearest, lit = away[:, :, 1:, 0].min(axis=2), _lit(at)
     near = nearest <= rules.INSPECTION_M
@@ -127,7 +127,7 @@ def _held(at: Scene) -> dict[str, np.ndarray]:
 
 
 def _burnt(moment: match.Moment) -> dict[str, np.ndarray]:
-    """Which burns, and pointings, each side ``[G, 2]`` made."""
+    """Return the burns and sensor changes of each side ``[G, 2]``."""
     kinds = rules.Actions(moment.scene.burns.shape[2])
     acts, burnt = moment.actions.reshape(-1, 2), moment.infos["burnt"].reshape(-1, 2)
     which, way = np.divmod(acts - 1, len(rules.DIRECTIONS))
@@ -144,20 +144,20 @@ def _burnt(moment: match.Moment) -> dict[str, np.ndarray]:
 
 
 def _ways(at: Scene, others: int) -> tuple[np.ndarray, np.ndarray]:
-    """From each satellite to the other side's first ones: ``[G, 2, n, others, 3]``; how far."""
+    """Return vectors ``[G, 2, n, others, 3]`` and distances from satellites to the other side's."""
     place = at.state[..., :3]
     way = place[:, ::-1, None, :others] - place[:, :, :, None]
     return way, np.linalg.norm(way, axis=-1)
 
 
 def _lit(at: Scene) -> np.ndarray:
-    """Whether the Sun shines in each game, ``[G, 1]``."""
+    """Return whether the Sun shines in each game, ``[G, 1]``."""
     return is_lit(play.sun_now(at))[:, None]
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Each of ``PANELS`` over millions of steps, a colour for each run."""
-    title = "What is done in a game: against itself, and dotted against who holds"
+    """Plot each of ``PANELS`` over millions of steps, one colour per run."""
+    title = "Events per game: against itself, and dotted against hold"
     runs = list(dict.fromkeys(row["run"] for row in rows))
     with picture(path, title, (11.0, 6.4), nrows=3, ncols=4, sharex=True) as (_, panels):
         for panel, (name, text) in zip(panels, PANELS.items(), strict=True):

@@ -1,12 +1,12 @@
-"""Whether it pays to add up gradients while the backward pass goes on.
+"""Speed of overlapping the gradient all-reduce with the backward pass.
 
     python benchmarks/overlap.py [--hosts 2] [--repeats 12]
 
 A learner on each network host, as in benchmarks/sums.py, computes the gradient of a network in
-float32, on one thread. The ways take turns: ``alone``, nothing is added up; ``after``, as learners
-do: one sum of the whole vector when it is complete; ``gloo after``, the same by gloo's ring;
-``DDP 1`` and ``DDP 25``, torch's DistributedDataParallel, which adds up buckets of 1 or 25 MiB as
-the backward pass completes them.
+float32 on one thread. The cases take turns: ``alone``, no sum; ``after``, headrace's method: one
+sum of the whole vector when it is complete; ``gloo after``, the same with gloo's ring; ``DDP 1``
+and ``DDP 25``, torch's DistributedDataParallel, which sums buckets of 1 or 25 MiB as soon as the
+backward pass completes them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Args:
-    """Time gradients; see the top of the file."""
+    """Time gradients; see the module's docstring."""
 
     hosts: tuple[int, ...] = (2,)
     repeats: int = 12
 
 
 def networks() -> dict[str, tuple[nn.Module, Tensor]]:
-    """Large ones, by name, and a minibatch for each."""
+    """Return large networks by name, with a minibatch for each."""
     two = nn.Sequential(nn.Linear(376, 1024), nn.Tanh(), nn.Linear(1024, 1024), nn.Tanh())
     nature = nn.Sequential(
         *(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
@@ -56,7 +56,7 @@ def networks() -> dict[str, tuple[nn.Module, Tensor]]:
 
 
 def ways_of(network: nn.Module, x: Tensor, group: Ranks) -> dict[str, Callable[[], Any]]:
-    """What computes the network's gradient, added up in each way."""
+    """Return functions that compute the network's gradient, summed in each way."""
 
     def gradient(of: nn.Module) -> None:
         of.zero_grad(set_to_none=False)
@@ -83,7 +83,7 @@ def ways_of(network: nn.Module, x: Tensor, group: Ranks) -> dict[str, Callable[[
 
 
 def time_ways(folder: Path, repeats: int) -> None:
-    """What each learner does; the first writes ``{network: {way: seconds}}``, medians."""
+    """Run a learner. The first writes ``{network: {way: seconds}}``, medians."""
     met = torchrun_rendezvous()
     assert met is not None
     torch.set_num_threads(1)
@@ -106,7 +106,7 @@ def time_ways(folder: Path, repeats: int) -> None:
 
 
 def main(args: Args) -> int:
-    """Measure and show."""
+    """Measure and print."""
     rows = []
     for num_hosts in args.hosts:
         for name, ways in on_hosts(num_hosts, __file__, args.repeats).items():

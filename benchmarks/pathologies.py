@@ -1,9 +1,9 @@
-"""What each pathology looks like: short runs that are ill in one way, beside healthy ones.
+"""Plots of training problems: short runs with one problem each, next to healthy runs.
 
     python benchmarks/pathologies.py --docs docs
 
-Every case is trained twice with the same seeds, well and ill. Its picture has two panels: the
-return, and the figure in which the illness is seen. A run that is in OUTPUT is not trained again.
+Every case is trained with the same seeds with and without the problem. Its plot has two panels: the
+return, and the metric that shows the problem. Runs in OUTPUT are not trained again.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SIZES: dict[str, Any] = {"num_actors": 1, "envs_per_actor": 16, "fragment_length
 
 
 class Far(gymnasium.ObservationWrapper):
-    """CartPole with its place and speeds in very different units."""
+    """CartPole with position and speeds in very different units."""
 
     def observation(self, observation: Any) -> Any:
         return (observation * np.array([1e3, 1.0, 1e-2, 1.0])).astype(np.float32)
 
 
 def far_cartpole() -> gymnasium.Env:
-    """With observations of very different sizes."""
+    """Return observations of very different sizes."""
     return Far(gymnasium.make("CartPole-v1"))
 
 
 class Paid(gymnasium.RewardWrapper):
-    """CartPole whose reward is in other units."""
+    """CartPole with rewards in other units."""
 
     def __init__(self, factor: float) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
@@ -53,7 +53,7 @@ class Paid(gymnasium.RewardWrapper):
 
 
 class Patience(gymnasium.Env):
-    """A game of one choice: 0.2 at once, or 1 after 20 steps."""
+    """A single choice: 0.2 at once, or 1 after 20 steps."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)  # the choice, the time
     action_space = gymnasium.spaces.Discrete(2)
@@ -77,12 +77,12 @@ class Patience(gymnasium.Env):
 
 
 class Case(NamedTuple):
-    """A pathology: two runs, and where it is seen."""
+    """A training problem: two runs, and the metric that shows it."""
 
     common: dict[str, Any]
     well: tuple[str, dict[str, Any]]  # the name of the curve, and its settings
     ill: tuple[str, dict[str, Any]]
-    figure: str  # of metrics.jsonl, or of evaluations.jsonl
+    figure: str  # a metric of metrics.jsonl or evaluations.jsonl
     words: str
     log: bool = False
 
@@ -154,23 +154,23 @@ CASES: dict[str, Case] = {
 
 @dataclass(frozen=True)
 class Args:
-    """Draw the pathologies; see the top of the file."""
+    """Draw the training problems; see the module's docstring."""
 
     seeds: int = 3
     cases: tuple[str, ...] = ()
     """Names of cases; all by default."""
     train: bool = True
-    """Train what is missing; otherwise draw what is there."""
+    """Train missing runs; otherwise draw existing ones."""
     output: Path = Path("runs/pathologies")
     docs: Path | None = None
-    """Folder whose pathologies/ gets the pictures; OUTPUT by default."""
+    """Folder whose pathologies/ receives the plots; OUTPUT by default."""
 
     def __post_init__(self) -> None:
         require(self.seeds >= 1, "seeds", self.seeds, "1 or more (nearest: 1)")
 
 
 def main(args: Args) -> None:
-    """Train what is missing, and draw."""
+    """Train missing runs, and draw."""
     folder = args.output if args.docs is None else args.docs / "pathologies"
     folder.mkdir(parents=True, exist_ok=True)
     for name in args.cases or CASES:
@@ -188,18 +188,18 @@ def main(args: Args) -> None:
 
 
 def is_done(run_dir: Path) -> bool:
-    """Whether a run is there that came to its end."""
+    """Return whether a run is complete."""
     file = run_dir / "summary.json"
     return file.exists() and not json.loads(file.read_text(encoding="utf-8")).get("interrupted")
 
 
 def last(runs: list[RunCurves]) -> list[float]:
-    """What each run ended with, of training."""
+    """Return the final training metrics of each run."""
     return [round(run.curve("env_steps", RETURN)[1][-1], 2) for run in runs]
 
 
 def trained(settings: dict[str, Any], run_dir: Path, seed: int) -> None:
-    """A run with a result every few updates."""
+    """Train with a result every few updates."""
     config = hr.Config(**settings, seed=seed, run_dir=str(run_dir), eval_episodes=0)
     config = dataclasses.replace(config, log_interval_s=0.05, overwrite=run_dir.exists())
     with warnings.catch_warnings(), hr.Trainer(config, notify=lambda text: None) as trainer:
@@ -211,7 +211,7 @@ def trained(settings: dict[str, Any], run_dir: Path, seed: int) -> None:
 
 
 def draw(case: Case, runs: dict[str, list[RunCurves]], path: Path) -> None:
-    """The return, and the figure in which it is seen: the mean of the seeds, and its error."""
+    """Plot the return and the metric: means over seeds, and standard errors."""
     settings = {**case.common, **case.well[1]}
     env = settings["env"]
     title = env if isinstance(env, str) else " ".join((env.__doc__ or "").split()).rstrip(".")

@@ -1,13 +1,13 @@
-"""Population-based training against a random sweep of the same budget.
+"""Population-based training vs. a random sweep with the same budget.
 
     python benchmarks/pbt.py --populations 5
 
-The task (pbt_env.py) wants large steps and a wide search early, and small and narrow ones late.
-Both arms train the same members from the same draws of learning rate and entropy bonus, in the same
-turns: a member of the sweep keeps what it drew, one of the population copies and changes as
-``headrace pbt`` does. Each turn is an ordinary run that goes on, in this process. An arm's score is
-that of the member that did best at its end: the mean reward of a step without noise, at most 1, of
-episodes in which the policy draws its actions. A population that has ended is not repeated.
+The task (pbt_env.py) needs large steps and broad exploration early, and small steps and little
+exploration late. Both arms train the same members from the same samples of learning rate and
+entropy bonus, in the same turns. Members of the sweep keep their samples. Members of the population
+copy and change them as ``headrace pbt`` does. Each turn continues an ordinary run in this process.
+An arm's score is that of its best member at the end: the mean reward per step without noise, at
+most 1, with sampled actions. Finished populations aren't repeated.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ from headrace.studies.run_table import Case, Study, fingerprint, grid
 
 SAMPLE = ("learning_rate=loguniform:1e-4,1e-1", "entropy_coef=loguniform:1e-3,1")
 ARMS = {"population": "population-based training", "sweep": "random sweep"}
-NEVER = 1e9  # a lead that nobody has
+NEVER = 1e9  # a lead larger than any
 COLUMNS = ("arm", "seed", "settings", "best", "mean", "env_steps", "copies")
 
 
 @dataclass(frozen=True)
 class Args:
-    """Compare the two; see the top of the file."""
+    """Compare the two arms; see the module's docstring."""
 
     populations: int = 5
-    """Of each arm."""
+    """Populations of each arm."""
     first_seed: int = 0
-    """Their seeds are this one and those after it."""
+    """First seed."""
     members: int = 6
-    """Of a population."""
+    """Members of a population."""
     turns: int = 24
-    """Of a member."""
+    """Turns of a member."""
     turn_steps: int = 2560
     """Environment steps of a turn."""
     output: Path = Path("runs/pbt-benchmark")
-    """Folder for the table, the pictures and the runs."""
+    """Folder for the table, the plots and the runs."""
 
 
 def population_of(args: Args, arm: str, seed: int) -> Population:
-    """The settings of an arm."""
+    """Return the settings of an arm."""
     algo = hr.A2C(lr_schedule="constant", gamma=0.0)
     config = hr.Config(
         Aim,
@@ -98,7 +98,7 @@ def population_of(args: Args, arm: str, seed: int) -> Population:
 def train_here(
     population: Population, member: Member, hyper: dict[str, float], until: int, children: Children
 ) -> dict[str, Any]:
-    """A turn in this process."""
+    """Train one turn in this process."""
     turn = {"total_steps": until, **hyper}
     if checkpoint.exists(member.run_dir):
         config = resume_config(member.run_dir, trust=True, **turn)
@@ -115,7 +115,7 @@ def train_here(
 
 
 def measured(args: Args, case: Case) -> dict[str, Any]:
-    """Do an arm; what its members came to."""
+    """Train an arm. Return the results of its members."""
     population = population_of(args, case["arm"], case["seed"])
     take_part(population, Console(quiet=True), train_here)
     histories = [member.history() for member in members(population)]
@@ -129,12 +129,12 @@ def measured(args: Args, case: Case) -> dict[str, Any]:
 
 
 def members(population: Population) -> list[Member]:
-    """Of a population that is on the disk."""
+    """Return the results of a saved population."""
     return [Member(i, population.member_dir(i)) for i in range(population.members)]
 
 
 def best_curve(args: Args, arm: str, seed: int) -> Curve:
-    """The best member's score after each turn."""
+    """Return the best member's score after each turn."""
     turns: dict[int, float] = {}
     for member in members(population_of(args, arm, seed)):
         for event in member.history():
@@ -145,7 +145,7 @@ def best_curve(args: Args, arm: str, seed: int) -> Curve:
 
 
 def write(args: Args, rows: list[dict[str, Any]], console: Console) -> None:
-    """The table, the difference, and the picture."""
+    """Print and write the table, the difference and the plot."""
     best = {(row["arm"], row["seed"]): row["best"] for row in rows}
     both = ("best", "mean")
     seeds = sorted({seed for _, seed in best if all((arm, seed) in best for arm in ARMS)})
@@ -158,7 +158,7 @@ def write(args: Args, rows: list[dict[str, Any]], console: Console) -> None:
     show(table, f"Score at the end, mean ± standard error of {len(seeds)} populations", console)
     gains = [best["population", seed] - best["sweep", seed] for seed in seeds]
     mean, se = mean_se(gains)
-    console.print(f"best of the population less best of the sweep: {spelled(gains)} "
+    console.print(f"best of the population minus best of the sweep: {spelled(gains)} "
                   f"({mean / se if se else math.nan:.1f} standard errors)")  # fmt: skip
     for line in lines:
         console.print(line)
@@ -171,7 +171,7 @@ def write(args: Args, rows: list[dict[str, Any]], console: Console) -> None:
 def add_statistics(
     table: list[dict[str, Any]], rows: list[dict[str, Any]], seeds: list[int], names: Sequence[str]
 ) -> list[str]:
-    """Add interquartile means to the table; how probably an arm beats the other, in words."""
+    """Add interquartile means to the table. Return the probability of improvement in words."""
     lines: list[str] = []
     pair = ("population", "sweep")
     for name in names if len(seeds) > 1 else ():
@@ -186,13 +186,13 @@ def add_statistics(
 
 
 def spelled(values: list[float]) -> str:
-    """Mean and standard error."""
+    """Return mean and standard error as text."""
     mean, se = mean_se(values)
     return f"{mean:.3f} ± {se:.3f}"
 
 
 def main(args: Args, console: Console) -> int:
-    """Do what is missing, then report."""
+    """Run missing populations, then report."""
     values = asdict(args) | {"output": None, "populations": None, "first_seed": None}
     settings = {"settings": fingerprint(values)}
     cases = grid(

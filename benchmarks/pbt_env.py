@@ -1,4 +1,4 @@
-"""A task whose best learning rate and entropy bonus fall while it is learnt, for pbt.py."""
+"""Task of pbt.py, whose best learning rate and entropy bonus fall during training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NARROW = 0.15
 
 
 class Aim(gymnasium.Env):
-    """Contexts in random order, each with a target on a line, which actions aim at.
+    """Contexts in random order, each with a target on a line, at which actions aim.
 
-    Half of the reward is a broad hill around the target, half a narrow one, all beneath noise. Far
-    from the targets, large steps and a wide search find the hills; on the narrow one, both lose it
-    again.
+    Half of the reward is a broad hill around the target, and half is a narrow one, with added
+    noise. Far from the targets, large steps and broad exploration find the hills. On the narrow
+    hill, both lose it again.
 
     Args:
-        noise: its deviation; of what a hit brings, 1.
+        noise: standard deviation of the noise; a hit earns 1.
     """
 
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (CONTEXTS,), np.float32)

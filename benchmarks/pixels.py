@@ -1,21 +1,21 @@
-"""Training speed on Pong's pixels, beside other programs and beside what this machine could do.
+"""Training speed on Pong's images, vs. other programs and vs. the upper bound of this machine.
 
     python benchmarks/pixels.py                                   # headrace, CleanRL-style, SB3
     python benchmarks/pixels.py --peer-python sf/bin/python       # and Sample Factory
 
-Everybody has the same number of environments, the Nature network, and minibatches of the same size,
-and learns from every sample once. Each figure comes from a process of its own; repeats are
-interleaved (A B C A B C …), and ratios are medians of the ratios within a repeat. Steps are counted
-from the end of the first update.
+All programs have the same number of environments, the Nature network, and minibatches of the same
+size, and use each sample once. Each rate comes from a separate process. Repeats are interleaved
+(A B C A B C …), and ratios are medians of the ratios within a repeat. Steps count from the end of
+the first update.
 
 The *ceiling* is ``cores / (emulation + acting + learning)``: the cost per step of each part in
-handwritten torch, measured on all cores at once, with nothing in between; of each part the cheapest
-of several ways counts.
+handwritten torch, measured on all cores at once, without waiting. The cheapest of several variants
+of each part counts.
 
-Sample Factory needs an older Gymnasium: make an environment of its own for all peers
+Sample Factory needs an older Gymnasium. Create a virtual environment for all peers
 (``sample-factory``, ``gymnasium==0.29.1``, ``ale-py==0.10.2``, ``envpool``,
-``stable-baselines3<2.4``, ``opencv-python-headless<4.12``, ``numpy<2``, ``pandas<2.3``), and name
-its Python.
+``stable-baselines3<2.4``, ``opencv-python-headless<4.12``, ``numpy<2``, ``pandas<2.3``), and pass
+its interpreter.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from headrace.studies.children import Children
 from headrace.studies.machine import machine, show, wide_console, write_csv
 
 PEERS = {"CleanRL-style": "cleanrl", "Stable-Baselines3": "sb3", "Sample Factory": "sample_factory"}
-SLOWER = {"cleanrl": 2, "sb3": 3, "sample_factory": 3}  # so many times fewer steps: like seconds
+SLOWER = {"cleanrl": 2, "sb3": 3, "sample_factory": 3}  # divisors of the step count
 TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
 class Args:
-    """Measure training speed on Pong; see the top of the file."""
+    """Measure training speed on Pong; see the module's docstring."""
 
     programs: tuple[str, ...] = ("headrace", "CleanRL-style", "Stable-Baselines3", "ceiling")
-    """What is measured, of these and "Sample Factory", "headrace float32", "headrace PPO"."""
+    """Programs to measure; also "Sample Factory", "headrace float32", "headrace PPO"."""
     peer_python: str = ""
-    """The Python that has Sample Factory, and Stable-Baselines3 if this one lacks OpenCV."""
+    """Interpreter with Sample Factory, and with Stable-Baselines3 if this one lacks OpenCV."""
     repeats: int = 3
-    """How often everything is measured."""
+    """Number of measurements of each case."""
     steps: int = 30_000
     """Steps of a headrace run; slower programs take fewer, see SLOWER."""
     envs: int = 16
     """Environments of each program."""
     minibatch: int = 512
-    """Steps of an optimiser step."""
+    """Samples per optimiser step."""
     rollout: int = 128
-    """Steps of each environment before an update of the synchronous programs."""
+    """Steps per environment before an update of the synchronous programs."""
     actors: int = field(default_factory=num_cores)
     """headrace's actors, and Sample Factory's workers."""
     output: Path = Path("results/pixels")
@@ -71,13 +71,13 @@ class Args:
 
 
 def flags(request: dict[str, Any]) -> dict[str, Any]:
-    """Of ``headrace train``: the recipe with everybody's network, one pass, no evaluation."""
+    """Return the flags of ``headrace train``: the recipe with the common network and one epoch."""
     lag = {"max_lag": request["max_lag"]} if "max_lag" in request else {}
     return lag | {
         "recipe": "atari",
         "env_id": "Pong",
         "conv": "nature",
-        "no_normalize_images": True,  # brightness between 0 and 1, as with everybody
+        "no_normalize_images": True,  # brightness from 0 to 1, as in all programs
         "epochs": 1,
         "minibatches": request["minibatches"],
         "num_actors": request["actors"],
@@ -91,7 +91,7 @@ def flags(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _headrace(request: dict[str, Any], memory: common.Memory) -> dict[str, Any]:
-    """Train by the command; steps per second after the first update."""
+    """Train with the command. Return steps per second after the first update."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         common.train_command(request["algo"], run, TIMEOUT_S, watch=memory, **flags(request))
@@ -101,15 +101,15 @@ def _headrace(request: dict[str, Any], memory: common.Memory) -> dict[str, Any]:
     return {"sps": summary["sps"]} | first | busy
 
 
-# -- all of them -----------------------------------------------------------------------------------
+# -- all programs ---------------------------------------------------------------------------------
 
 
 def requests(args: Args) -> dict[str, dict[str, Any]]:
-    """What is asked of each program."""
+    """Return the request of each program."""
     fragment = args.minibatch * args.actors // args.envs  # a rollout of an actor is a minibatch
     shared = {"steps": args.steps, "envs": args.envs, "minibatch": args.minibatch}
     ours = shared | {"actors": args.actors, "precision": "auto"}
-    # Each actor may play on while another rollout of its own waits.
+    # Each actor may continue while another of its rollouts waits.
     own = {**ours, "algo": "appo", "fragment": fragment, "max_lag": 2 * args.actors - 1}
     own |= {"batch_size": args.minibatch, "minibatches": 1}
     ppo = {**ours, "algo": "ppo", "fragment": args.rollout}
@@ -127,7 +127,7 @@ def requests(args: Args) -> dict[str, dict[str, Any]]:
 
 
 def measure(name: str, request: dict[str, Any], args: Args) -> dict[str, Any]:
-    """One figure, by processes of its own, with their peak memory."""
+    """Measure once in separate processes, with their peak memory."""
     memory, started = common.Memory(), {"started": time.monotonic()}
     if name in PEERS:
         result = _peer(name, request | started, args.peer_python or sys.executable, memory)
@@ -150,7 +150,7 @@ def _peer(name: str, request: dict[str, Any], python: str, memory: common.Memory
 
 
 def summarise(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One row per program: what the table shows."""
+    """Return a row of the table per program."""
 
     def ratio(name: str, other: str) -> float | None:
         if other not in runs or name == other:
@@ -171,7 +171,7 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The rows in words."""
+    """Return the rows as text cells."""
     return [
         {
             "": row["name"],
@@ -187,7 +187,7 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def parts_text(results: list[dict[str, Any]]) -> str:
-    """What the ceiling is made of, medians."""
+    """Return the parts of the ceiling, medians."""
     lines = ["The ceiling's parts, median µs per step on each core (the cheapest counts):\n"]
     parts = [result["us_per_step"] for result in results]
     for part, ways in parts[0].items():
@@ -197,7 +197,7 @@ def parts_text(results: list[dict[str, Any]]) -> str:
 
 
 def main(args: Args) -> None:
-    """Measure, print, and write the files."""
+    """Measure, print and write the results."""
     console: Console = wide_console()
     title = f"Pong, {args.envs} environments, {args.repeats} repeats on {machine()}"
     console.print(title, soft_wrap=True)
@@ -219,7 +219,7 @@ def main(args: Args) -> None:
     (args.output / "table.md").write_text(text, encoding="utf-8")
     show(table(rows), title, console)
     console.print(f"{text[text.index('The ceiling') :]}" if "ceiling" in runs else "")
-    console.print(f"written: {args.output}/runs.csv, summary.csv, table.md, pixels.png")
+    console.print(f"results: {args.output}/runs.csv, summary.csv, table.md, pixels.png")
 
 
 if __name__ == "__main__":

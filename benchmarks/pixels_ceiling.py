@@ -1,4 +1,4 @@
-"""The ceiling of pixels.py: what emulation, acting and learning cost with nothing in between."""
+"""Upper bound of pixels.py: cost of emulation, inference and training without waiting."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import ceiling
 from headrace.processes import keep_freed_memory, num_cores
 
 TIMEOUT_S = 600.0
-_CHUNKS = (64, 128, 256)  # steps, of learning
+_CHUNKS = (64, 128, 256)  # steps per training chunk
 
 
 def measure_ceiling(request: dict[str, Any]) -> dict[str, Any]:
-    """Microseconds per step of each part by each way, and ``sps`` of all cores at the cheapest."""
+    """Return microseconds per step of each part and variant, and ``sps`` on all cores.
+
+    ``sps`` counts the cheapest variants.
+    """
     cores, context = num_cores(), multiprocessing.get_context("spawn")
     together = context.Barrier(cores)
     with context.Pool(cores, _be_one_of, (together,)) as pool:
@@ -36,7 +39,7 @@ def _be_one_of(together: Any) -> None:
 
 
 def _parts(request: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """What a step costs on this core while the others do the same."""
+    """Measure the costs per step on this core while the others do the same."""
     import torch
 
     from headrace.nn.packed_weights import can_pack
@@ -106,7 +109,7 @@ def _acting(num_envs: int, dtype: Any, is_packed: bool = False) -> Callable[[], 
 
 
 def _learning(size: int, chunk: int, dtype: Any, by_patches: bool = False) -> Callable[[], Any]:
-    """Forward, loss and backward of a minibatch in chunks, and a step of Adam."""
+    """Run forward, loss and backward of a minibatch in chunks, and a step of Adam."""
     import torch
     from atari_ppo import Agent
 

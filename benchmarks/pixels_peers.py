@@ -1,15 +1,14 @@
-"""What pixels.py compares with: a single-file PPO loop with envpool, SB3, and Sample Factory.
+"""Peers of pixels.py: a single-file PPO loop with envpool, SB3, and Sample Factory.
 
     python benchmarks/pixels_peers.py '{"program": "cleanrl", "steps": 20000, ...}' result.json
 
-A request has ``program``, ``steps``, ``num_envs``, ``rollout`` (steps of each environment before an
+A request has ``program``, ``steps``, ``num_envs``, ``rollout`` (steps per environment before an
 update), ``minibatch``, ``threads`` (of torch) and ``started`` (monotonic). The result has ``sps``,
 counted from the end of the first update, and ``first_update_s``, from the start of the process.
 
 All play Pong with ALE's usual protocol (84 x 84 grey, four frames stacked and skipped, up to 30
-no-ops, lives as episodes, clipped rewards), with the Nature network, whose torso policy and value
-share, and learn from every sample once. Nothing here imports headrace, so that another Python may
-run it.
+no-ops, lives as episodes, clipped rewards), with the Nature network shared by policy and value, and
+use each sample once. The module doesn't import headrace, so that another Python can run it.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ class Clock:
         self._last = self._first
 
     def update(self, steps: int) -> None:
-        """An update has ended, after so many steps in all."""
+        """Record the end of an update at this total number of steps."""
         self._last = time.monotonic(), steps
-        if not self._first[1]:  # and before it, there may be a note of no steps
+        if not self._first[1]:  # there may be a call without steps before the first update
             self._first = self._last
 
     def result(self) -> dict[str, float]:
-        """See the top of the file."""
+        """Run the program of a request; see the module's docstring."""
         seconds, steps = (b - a for a, b in zip(self._first, self._last, strict=True))
         return {"sps": steps / seconds, "first_update_s": self._first[0] - self._started}
 
 
 def cleanrl(request: dict[str, Any]) -> dict[str, float]:
-    """The single file's loop, one shuffled pass in minibatches."""
+    """Run the single-file loop: one shuffled epoch in minibatches."""
     import torch
     from atari_ppo import Recipe, Training
 
@@ -59,7 +58,7 @@ def cleanrl(request: dict[str, Any]) -> dict[str, float]:
 
 
 def pong(*_: Any, **settings: Any) -> Any:
-    """The game alone, also in a process that has not imported ALE."""
+    """Create the game, also in a process that has not imported ALE."""
     import ale_py
     import gymnasium
 
@@ -69,7 +68,7 @@ def pong(*_: Any, **settings: Any) -> Any:
 
 
 def wrapped_pong(*_: Any, **given: Any) -> Any:
-    """With Sample Factory's own wrappers."""
+    """Create the game with Sample Factory's wrappers."""
     import gymnasium
     from sf_examples.atari import atari_utils
 
@@ -82,7 +81,7 @@ def wrapped_pong(*_: Any, **given: Any) -> Any:
 
 
 def sb3(request: dict[str, Any]) -> dict[str, float]:
-    """Stable-Baselines3's PPO with its Atari wrappers, an environment in each process."""
+    """Run Stable-Baselines3's PPO with its Atari wrappers and one process per environment."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
@@ -119,7 +118,7 @@ def sb3(request: dict[str, Any]) -> dict[str, float]:
 
 
 def sample_factory(request: dict[str, Any]) -> dict[str, float]:
-    """Sample Factory's APPO: as many workers as cores, double-buffered, batches of a minibatch."""
+    """Run Sample Factory's APPO: a worker per core, double-buffered, batches of one minibatch."""
     import tempfile
 
     from sample_factory.algo.utils.misc import LEARNER_ENV_STEPS, ExperimentStatus
@@ -142,7 +141,7 @@ def sample_factory(request: dict[str, Any]) -> dict[str, float]:
     }  # fmt: skip
 
     def learnt(runner: Any, message: dict[str, Any], *_: Any) -> None:
-        clock.update(message[LEARNER_ENV_STEPS] // 4)  # it counts frames, four to a step
+        clock.update(message[LEARNER_ENV_STEPS] // 4)  # it counts frames, four per step
 
     with tempfile.TemporaryDirectory() as folder:
         flags |= {"train_dir": folder, "experiment": "pong"}

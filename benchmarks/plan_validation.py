@@ -1,11 +1,10 @@
-"""Does ``headrace plan`` say beforehand how fast a run will be?
+"""Accuracy of ``headrace plan``: predicted vs. measured speed of runs.
 
-For each configuration the costs are measured by micro-benchmarks, then the run is simulated, then
-it is run. Rounds are interleaved: every configuration once, then again, since the speed of a
-machine drifts within minutes. Other programs that take cores are no part of the plan: what they
-took during a run (from the system's own counts) is subtracted from the cores that the simulation
-has, and shown; each run waits for a quiet moment, and the table is of the quiet rounds where there
-are any.
+For each configuration, micro-benchmarks measure the costs, the run is simulated, and then it is
+executed. Rounds are interleaved, since the speed of a machine drifts within minutes. The plan
+doesn't cover other programs: the CPU time that they take during a run (by the system's counts) is
+subtracted from the simulated cores, and shown. Each run waits for a quiet moment, and the table
+shows the quiet rounds, if any.
 
     python benchmarks/plan_validation.py [--rounds N] [--seconds S] [--patience S] [--only NAME …]
 """
@@ -37,17 +36,17 @@ from headrace.studies.plan.scenario import Outcome
 from headrace.studies.plan.settings import Plan
 from headrace.studies.plan.simulate import simulate
 
-WARM_UP_S = 1.5  # of a run, after its first update
-QUIET_CORES = 0.3  # that others may take in a round that counts
-STRAGGLER = 4.0  # times slower
+WARM_UP_S = 1.5  # seconds of a run, after its first update
+QUIET_CORES = 0.3  # cores that others may take in a quiet round
+STRAGGLER = 4.0  # factor of the straggler's waits
 
 
 class Steady(gymnasium.Env):
-    """Sleeps and computes at every step; episodes of 1000 steps.
+    """Sleeps and computes at every step; episodes have 1000 steps.
 
     Args:
-        sleep_s: seconds that a step waits. loops: of arithmetic that it computes.
-        straggler: in actor 0 it waits ``STRAGGLER`` times as long.
+        sleep_s: seconds that a step waits. loops: iterations of arithmetic per step.
+        straggler: actor 0 waits ``STRAGGLER`` times as long.
     """
 
     observation_space = gymnasium.spaces.Box(-1, 1, (8,), np.float32)
@@ -75,7 +74,7 @@ class Steady(gymnasium.Env):
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration, and how many of its actors are stragglers."""
+    """A configuration, and its number of stragglers."""
 
     name: str
     config: Callable[[], hr.Config]
@@ -121,15 +120,15 @@ CASES = [
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run did after its warm-up."""
+    """Measurements of a run after its warm-up."""
 
     sps: float
     lag: float
-    others_cores: float  # that programs besides the run kept busy
+    others_cores: float  # cores that other programs kept busy
 
 
 def run(config: hr.Config, seconds: float) -> Measured:
-    """Train for some seconds and look at its speed."""
+    """Train for some seconds and measure the speed."""
     begun: Any = None
     lags: list[tuple[float, int]] = []
     warm_s, updates = math.inf, 0
@@ -152,13 +151,13 @@ def run(config: hr.Config, seconds: float) -> Measured:
 
 
 def _busy_s() -> float:
-    """Processor seconds of all programs of the machine."""
+    """Return the CPU seconds of all programs of the machine."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system + getattr(times, "irq", 0) + times.softirq
 
 
 def _own_busy_s() -> float:
-    """Processor seconds of this process and its descendants that live."""
+    """Return the CPU seconds of this process and its live descendants."""
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:
@@ -170,7 +169,7 @@ def _own_busy_s() -> float:
 
 
 def wait_until_quiet(patience_s: float) -> None:
-    """Wait for other programs to leave the cores alone, at most so long."""
+    """Wait until other programs leave the cores, up to a limit."""
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         busy_s, start = _busy_s(), time.perf_counter()
@@ -180,7 +179,7 @@ def wait_until_quiet(patience_s: float) -> None:
 
 
 def one(case: Case, seconds: float, measure_s: float, folder: Path) -> dict[str, Any]:
-    """Costs, run, and simulation of a case."""
+    """Return costs, run and simulation of a case."""
     base = replace(case.config(), run_dir=str(folder / "run"), overwrite=True)
     costs = measure(base, measure_s)
     live = base
@@ -202,14 +201,14 @@ def one(case: Case, seconds: float, measure_s: float, folder: Path) -> dict[str,
 
 
 def predict(case: Case, config: hr.Config, costs: MeasuredCosts, cores: float) -> Outcome:
-    """The simulation of a case on the cores that other programs leave."""
+    """Simulate a case on the cores that other programs leave."""
     actors: dict[str, Any] = {"stragglers": case.stragglers, "straggler_factor": STRAGGLER}
     plan = Plan(config=config, cores=max(0.5, cores), **actors)
     return simulate(plan.scenario(costs), 300)
 
 
 def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians over rounds, a row for each case: over the quiet ones where there are any."""
+    """Return medians over rounds, a row per case, over the quiet rounds if there are any."""
     found = []
     for name, mine in grouped(rows, lambda row: row["case"]).items():
         quiet = [row for row in mine if row["others_cores"] <= QUIET_CORES]
@@ -224,20 +223,20 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Args:
-    """Compare plans with runs; see the top of the file."""
+    """Compare plans with runs; see the module's docstring."""
 
     rounds: int = 3
-    """How often every configuration is measured, planned and run."""
+    """Number of rounds of all configurations."""
     seconds: float = 5.0
-    """Length of each run after its warm-up."""
+    """Seconds of each run after its warm-up."""
     measure_seconds: float = 4.0
-    """How long its costs are measured."""
+    """Seconds of the measurement of its costs."""
     patience: float = 60.0
-    """Seconds to wait for quiet."""
+    """Seconds to wait for a quiet moment."""
     only: tuple[str, ...] = ()
     """Parts of names of cases; none: all cases."""
     output: Path = Path("runs/plan_validation.csv")
-    """A row per round and case."""
+    """Return a row per round and case."""
 
 
 def main(args: Args) -> None:

@@ -1,13 +1,13 @@
-"""PPO beside Stable-Baselines3 with the same updates: HalfCheetah, and CartPole with an LSTM.
+"""PPO vs. Stable-Baselines3 with the same updates: HalfCheetah, and CartPole with an LSTM.
 
     python benchmarks/ppo_peers.py                # needs mujoco and sb3-contrib
     python benchmarks/ppo_peers.py --cases lstm
 
-Environments, steps, epochs, minibatches and units are the same in both; each gets the fastest of
-its own settings, found beforehand: headrace's actors, and of Stable-Baselines3 torch's threads and
-its environments in one process (DummyVecEnv) or each in one of its own (SubprocVecEnv). Figures
-come from processes of their own, interleaved; ratios are medians of the ratios within a repeat.
-Start-up and first updates don't count.
+Environments, steps, epochs, minibatches and units are the same in both. Each uses its fastest
+settings, found before: headrace's number of actors; Stable-Baselines3's torch threads, and its
+environments in one process (DummyVecEnv) or in one process each (SubprocVecEnv). Rates come from
+separate processes, interleaved, and ratios are medians of the ratios within a repeat. Start-up and
+first updates don't count.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Case:
-    """What both learn, and in which updates."""
+    """Environment and update settings of a case, for both programs."""
 
     env_id: str
     num_envs: int
-    num_steps: int  # of each environment for an update
+    num_steps: int  # steps per environment and update
     epochs: int
     minibatches: int
-    units: int = 0  # of an LSTM that policy and value share; 0: none
+    units: int = 0  # units of an LSTM shared by policy and value; 0: none
 
 
 CASES = {
     "cheetah": Case("HalfCheetah-v5", 16, 128, 4, 8),
-    "lstm": Case("CartPole-v1", 8, 128, 10, 8, 256),  # but for num_envs RecurrentPPO's defaults
+    "lstm": Case("CartPole-v1", 8, 128, 10, 8, 256),  # RecurrentPPO's defaults, except num_envs
     "lstm-128": Case("CartPole-v1", 16, 128, 4, 8, 128),
 }
 PEER = {True: "sb3-contrib RecurrentPPO", False: "Stable-Baselines3 PPO"}
@@ -58,27 +58,27 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Args:
-    """Measure; see the top of the file."""
+    """Measure training speed; see the module's docstring."""
 
     cases: tuple[str, ...] = ("cheetah", "lstm")
-    """Of CASES."""
+    """Names of CASES."""
     repeats: int = 3
-    """How often everything is measured."""
+    """Number of measurements of each case."""
     seconds: float = 15.0
-    """How long a run takes, about."""
+    """Approximate seconds of a run."""
     output: Path = Path("results/ppo_peers")
     """Folder for runs.csv."""
 
 
 def measured(request: dict[str, Any]) -> float:
-    """Steps per second of one run, in this process."""
+    """Return steps per second of one run in this process."""
     case, how = Case(**request["case"]), request["how"]
     run = headrace_rate if request["who"] == "headrace" else sb3_rate
     return run(case, request["seconds"], **how)
 
 
 def headrace_rate(case: Case, seconds: float, num_actors: int) -> float:
-    """Steps per second after the first update."""
+    """Return steps per second after the first update."""
     import headrace as hr
 
     core = "lstm" if case.units else None
@@ -106,7 +106,7 @@ def headrace_rate(case: Case, seconds: float, num_actors: int) -> float:
 
 
 def sb3_rate(case: Case, seconds: float, threads: int, processes: bool) -> float:
-    """Steps per second after the first update."""
+    """Return steps per second after the first update."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
@@ -132,13 +132,13 @@ def sb3_rate(case: Case, seconds: float, threads: int, processes: bool) -> float
 
 
 def rate(case: Case, who: str, how: dict[str, Any], seconds: float) -> float:
-    """Steps per second of one run, in a process of its own."""
+    """Return steps per second of one run in a separate process."""
     request = {"case": asdict(case), "who": who, "how": how, "seconds": seconds}
     return Children().call(measured, request, TIMEOUT_S)
 
 
 def compare(name: str, args: Args, console: Any) -> list[dict[str, Any]]:
-    """A row per program: the fastest settings of each, interleaved."""
+    """Return a row per program with its fastest settings, measured in turn."""
     case = CASES[name]
     best = {
         who: max(grid, key=lambda how, who=who: rate(case, who, how, args.seconds / 3))
@@ -158,7 +158,7 @@ def compare(name: str, args: Args, console: Any) -> list[dict[str, Any]]:
 
 
 def main(args: Args) -> None:
-    """Measure, print, and write the file."""
+    """Measure, print and write the results."""
     console = wide_console()
     rows = [row for name in args.cases for row in compare(name, args, console)]
     args.output.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
-"""Does learning suffer from bfloat16? Runs that differ in ``precision`` and seed only.
+"""Effect of bfloat16 on learning: runs that differ only in ``precision`` and seed.
 
     python benchmarks/precision.py --seeds 10
     python benchmarks/precision.py --pixels 1 --steps 30_000    # where bfloat16 is emulated
 
-APPO learns ``learning_envs:Catch-v0`` by the real command: 84 x 84 pixels with the network of Mnih
-et al. (2015), or with ``--pixels 1`` 12 x 12 with IMPALA's deep one. A run's figures are the mean
-of its training return over its steps, and that of 20 evaluated episodes. Reported are all of them,
-their medians, the probability that a run in bfloat16 is better than one in float32 (95% bootstrap
-interval), and the p value of the two-sided test of Mann and Whitney. The precisions take turns; a
-run that is there is not done again, and refused if it was made with other settings.
+APPO trains on ``learning_envs:Catch-v0`` with the command: 84 x 84 pixels and the network of Mnih
+et al. (2015), or with ``--pixels 1`` 12 x 12 pixels and IMPALA's deep network. A run's measures are
+the mean of its training return over all steps, and that of 20 evaluation episodes. The report has
+all of them, medians, the probability that a bfloat16 run is better than a float32 run (95%
+bootstrap interval), and the p value of the two-sided test of Mann and Whitney. Precisions take
+turns. Saved runs aren't repeated, and are rejected if they were made with other settings.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ ENV = "learning_envs:Catch-v0"
 PRECISIONS = ("float32", "bfloat16")
 FIGURES = {"area": "mean over the run", "evaluated": "evaluated"}
 LIMIT_S = 7200.0
-PATIENCE_S = 3600.0  # with an actor, as other programs may hold the machine
+PATIENCE_S = 3600.0  # per actor, because other programs may use the machine
 REPEATS = 10_000
 
 
 @dataclass(frozen=True)
 class Args:
-    """Compare precisions; see the top of the file."""
+    """Compare precisions; see the module's docstring."""
 
     seeds: int = 10
     first_seed: int = 1
     steps: int = 60_000
     pixels: int = 7
-    """Of a side of each of Catch's 12 x 12 cells."""
+    """Pixels per side of each of Catch's 12 x 12 cells."""
     output: Path = Path("runs/precision")
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Args:
 
 
 def run(precision: str, seed: int, args: Args, children: Children) -> dict:
-    """Train; the curve and the run's figures."""
+    """Train. Return the curve and the run's measures."""
     flags: dict[str, Any] = {
         "env_id": ENV,
         "env_kwargs": json.dumps({"pixels": args.pixels}),
@@ -84,7 +84,7 @@ def run(precision: str, seed: int, args: Args, children: Children) -> dict:
 
 
 def compared(ours: list[float], theirs: list[float]) -> str:
-    """That one of ours is better than one of theirs, and how surprising that is."""
+    """Return the probability that bfloat16 is better, with its interval, and the p value."""
     from scipy.stats import mannwhitneyu
 
     random, (x, y) = np.random.default_rng(0), map(np.asarray, (ours, theirs))
@@ -99,7 +99,7 @@ def compared(ours: list[float], theirs: list[float]) -> str:
 
 
 def report(found: dict[str, list[dict]], args: Args, console: Console) -> None:
-    """The table, as text and Markdown, and the picture."""
+    """Write the table as text and Markdown, and the plot."""
     side = CELLS * args.pixels
     title = f"Catch, {side}x{side} pixels, {args.steps:,} steps, {args.seeds} seeds, on {machine()}"
     rows = []
@@ -117,11 +117,11 @@ def report(found: dict[str, list[dict]], args: Args, console: Console) -> None:
              for name, runs in found.items()}  # fmt: skip
     path = args.output / "precision.png"
     draw_curves({"steps": drawn}, title, "training return", path)
-    console.print(f"written: {args.output}/precision.md and .png")
+    console.print(f"results: {args.output}/precision.md and .png")
 
 
 def main(args: Args) -> int:
-    """Do the runs that are missing, and report."""
+    """Run missing cases and report."""
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
@@ -132,7 +132,7 @@ def main(args: Args) -> int:
         (seed, precision): args.output / precision / f"{seed}.json"
         for seed, precision in itertools.product(seeds, PRECISIONS)
     }
-    there = {key: kept(path, args) for key, path in paths.items()}  # or none is done
+    there = {key: kept(path, args) for key, path in paths.items()}  # or no seed
     for (seed, precision), last in there.items():
         if last is None:
             last = keep(paths[seed, precision], args, run(precision, seed, args, children))

@@ -1,4 +1,4 @@
-"""What a program and all that it starts take of the processors."""
+"""CPU time of a process and its descendants."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import psutil
 
 
 class Processor:
-    """Processor seconds of a process and all its descendants, which ended ones keep.
+    """CPU seconds of a process and all its descendants, including finished ones.
 
-    Beside other programs they say more than the clock. What a process takes between the last look
-    at it and its end is missing.
+    CPU time depends less on other programs than wall-clock time. The time between the last
+    measurement of a process and its end is missing.
 
     Args:
-        interval_s: between two looks.
+        interval_s: seconds between measurements.
     """
 
     def __init__(self, interval_s: float) -> None:
-        self.points: list[tuple[float, float]] = []  # seconds since the first look, and these
+        self.points: list[tuple[float, float]] = []  # wall-clock and CPU seconds
         self._interval_s, self._began = interval_s, 0.0
         self._seconds: dict[tuple[int, float], float] = {}
 
     def __call__(self, pid: int) -> None:
-        """Look at the tree of ``pid``, if it is time to."""
+        """Measure the process tree of ``pid`` if the interval has passed."""
         now = time.monotonic()
         if not self.points:
             self._began = now
@@ -38,7 +38,7 @@ class Processor:
 
 
 def tree_of(pid: int) -> list[psutil.Process]:
-    """A process and all its descendants; none where it is gone."""
+    """Return a process and all its descendants; none if it has ended."""
     try:
         return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.Error:

@@ -1,12 +1,13 @@
-"""The satellite games: how fast they are, and how well a trained policy plays them.
+"""Satellite games: speed of the games, and strength of trained policies.
 
     python benchmarks/satellites.py --studies speed
     python benchmarks/satellites.py --studies conjunction --seeds 3 --episodes 500
 
 ``speed`` steps SSAConjunction with random actions on one core, long enough for episodes to end at
-different times. ``simple`` and ``conjunction`` train the recipes by ``headrace train`` and play.
-SimpleSatellite's policy is compared with each episode's own optimum; SSAConjunction's with random,
-round-robin and greedy players on the same episodes, so that the differences are paired.
+different times. ``simple`` and ``conjunction`` train the recipes with ``headrace train`` and
+evaluate them. SimpleSatellite's policy is compared with the optimum of each episode.
+SSAConjunction's policy is compared with random, round-robin and greedy players on the same
+episodes, so that differences are paired.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from headrace.studies.aggregation import mean_se
 from headrace.studies.machine import machine, show, wide_console, write_csv
 from headrace_ssa import baselines, simple
 
-FIRST_SEED = 2_000_000  # of the episodes that are played; apart from training's
+FIRST_SEED = 2_000_000  # of the evaluation episodes, different from those of training
 PLAYERS: dict[str, Callable[[], baselines.Player]] = {
     "random": baselines.random_player,
     "round-robin": baselines.round_robin,
@@ -39,31 +40,31 @@ COUNTS = ("collisions", "avoided", "false_alarms")
 
 @dataclass(frozen=True)
 class Args:
-    """Measure the satellite games; see the top of the file."""
+    """Measure the satellite games; see the module's docstring."""
 
     studies: str = "speed,simple,conjunction"
-    """Separated by commas."""
+    """Comma-separated studies."""
     algorithm: str = "appo"
-    """The recipes are trained with."""
+    """Algorithm of the recipes."""
     seeds: int = 3
-    """Training runs, with seeds 0 … seeds - 1."""
+    """Number of training runs, with seeds from 0."""
     episodes: int = 500
-    """Episodes that each trained policy, and each other player, plays."""
+    """Episodes of each policy and each other player."""
     total_steps: int | None = None
-    """Of each training run; None: the recipe's."""
+    """Steps of each training run; None: the recipe's."""
     num_envs: int = 256
-    """Stepped together in the study of speed."""
+    """Environments stepped together in the speed study."""
     seconds: float = 5.0
-    """That each speed is measured."""
+    """Seconds of each speed measurement."""
     output: Path = Path("results/satellites")
-    """Folder for runs, CSV files and pictures."""
+    """Folder for runs, CSV files and plots."""
 
 
 # -- speed -----------------------------------------------------------------------------------------
 
 
 def steps_per_second(envs: Any, num_envs: int, seconds: float, warm_up: int) -> float:
-    """Of a Gymnasium vector environment under random actions; fillers don't count."""
+    """Return the rate of a vector environment with random actions, without reset steps."""
     envs.reset(seed=0)
     rng, ended, steps = np.random.default_rng(0), np.zeros(num_envs, bool), 0
     last = envs.single_action_space.n
@@ -80,7 +81,7 @@ def steps_per_second(envs: Any, num_envs: int, seconds: float, warm_up: int) -> 
 
 
 def speed(args: Args) -> list[dict[str, Any]]:
-    """Both games, vectorised and one by one."""
+    """Measure both games, vectorised and one by one."""
     rows = []
     for name in ("SSAConjunction", "SimpleSatellite"):
         for engine, num_envs in (("native", args.num_envs), ("sync", 8)):
@@ -91,11 +92,11 @@ def speed(args: Args) -> list[dict[str, Any]]:
     return rows
 
 
-# -- training and playing --------------------------------------------------------------------------
+# -- training and evaluation ----------------------------------------------------------------------
 
 
 def train(args: Args, recipe: str, seed: int) -> tuple[Path, float]:
-    """Run ``headrace train``; returns the run directory and the seconds of the whole command."""
+    """Run ``headrace train``. Return the run directory and the seconds of the whole command."""
     folder = args.output / f"{recipe}-{args.algorithm}-{seed}"
     more = {} if args.total_steps is None else {"total_steps": args.total_steps}
     flags = {"recipe": recipe, "seed": seed, "overwrite": True} | more
@@ -103,7 +104,7 @@ def train(args: Args, recipe: str, seed: int) -> tuple[Path, float]:
 
 
 def policy_player(run_dir: Path) -> baselines.Player:
-    """A trained policy, deterministic."""
+    """Return a trained policy, deterministic."""
     policy = hr.load(run_dir)
 
     def act(obs: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -113,7 +114,7 @@ def policy_player(run_dir: Path) -> baselines.Player:
 
 
 def play(player: baselines.Player, episodes: int) -> tuple[np.ndarray, dict[str, float]]:
-    """Returns ``[episodes]`` of the first episode of each seed, and means of what happened."""
+    """Return returns ``[episodes]`` of the first episode of each seed, and means of events."""
     envs = gymnasium.make_vec(
         "headrace_ssa:headrace/SSAConjunction-v0", episodes, "vector_entry_point"
     )
@@ -134,7 +135,7 @@ def play(player: baselines.Player, episodes: int) -> tuple[np.ndarray, dict[str,
 
 
 def conjunction(args: Args) -> list[dict[str, Any]]:
-    """Every trained policy against every other player on the same episodes."""
+    """Compare every trained policy with every other player on the same episodes."""
     others, rows = {}, []
     for name, make in PLAYERS.items():
         others[name], happened = play(make(), args.episodes)
@@ -156,7 +157,7 @@ def _mean_se(values: np.ndarray) -> dict[str, float]:
 
 
 def simple_satellite(args: Args) -> list[dict[str, Any]]:
-    """Every trained policy against the optimum of the same episodes."""
+    """Compare every trained policy with the optimum of the same episodes."""
     rows = []
     for seed in range(args.seeds):
         folder, seconds = train(args, "satellite", seed)
@@ -193,7 +194,7 @@ def print_table(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Mean return of each player with two standard errors."""
+    """Plot the mean return of each player with two standard errors."""
     ranges = {
         row["player"]: (row["mean"], row["mean"] - 2 * row["se"], row["mean"] + 2 * row["se"])
         for row in rows
@@ -203,7 +204,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main(args: Args) -> None:
-    """Run the studies, print, and write a CSV of each and a picture."""
+    """Run the studies, print, and write a CSV file of each and a plot."""
     args.output.mkdir(parents=True, exist_ok=True)
     for name in args.studies.split(","):
         rows = STUDIES[name](args)

@@ -1,4 +1,4 @@
-"""How fast Stable-Baselines3 trains."""
+"""Training speed of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def rate(model: Any, enough: Callable[[int, float], bool]) -> float:
-    """Steps per second after the first update of a model with rollouts.
+    """Return steps per second after the first update of a model with rollouts.
 
     Args:
-        enough: whether so many updates after the first, in so many seconds, are enough.
+        enough: called with the number of updates and seconds after the first update; True stops.
     """
     from stable_baselines3.common.callbacks import BaseCallback
 
-    begun: list[float] = []  # when each rollout was
+    begun: list[float] = []  # times of the rollouts
 
     class Clock(BaseCallback):
         def _on_rollout_start(self) -> None:

@@ -1,14 +1,14 @@
-"""Self-play in games that are solved: how far from an equilibrium, or from perfect play.
+"""Self-play in solved games: distance from an equilibrium, or from perfect play.
 
     python benchmarks/selfplay.py                         # Kuhn poker, every method, three seeds
     python benchmarks/selfplay.py leduc_poker --seeds 1
     python benchmarks/selfplay.py tic_tac_toe --methods latest
 
-NashConv is what both players together could gain by best responses (OpenSpiel's, exact): of the
-latest policy, and of averages over the league's snapshots, in which a snapshot counts in an
-information state by how likely its player comes there. Tic-tac-toe is played 1,000 times from
-either seat against minimax, which draws among its best moves, and like Connect Four against a
-player that sees one move ahead and one that draws any.
+NashConv is the total gain of both players by best responses (OpenSpiel's, exact). It is measured
+for the latest policy, and for averages over the league's snapshots, in which a snapshot counts in
+an information state by the probability that its player reaches it. Tic-tac-toe is played 1,000
+times from either seat against minimax, which samples among its best moves. Tic-tac-toe and Connect
+Four are also played against a player with a one-move lookahead and against a random player.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ALGORITHMS = {
     "appo": hr.APPO,
     "impact": hr.IMPACT,
 }
-FIRST_SEED = 10  # settings were chosen with seeds below
-GAMES_PLAYED = 1000  # of each seat
+FIRST_SEED = 10  # settings were chosen with smaller seeds
+GAMES_PLAYED = 1000  # games from each seat
 
 
 class Settings(NamedTuple):
-    """Of a game; the entropy bonus falls to 0 with the learning rate, unless it is ``held``."""
+    """Settings of a game. The entropy bonus falls to 0 with the learning rate unless ``held``."""
 
     steps: int = 2_000_000
     entropy: float = 0.3
@@ -51,10 +51,10 @@ class Settings(NamedTuple):
     held: bool = False
     gamma: float = 1.0
     epochs: int = 2
-    more: Mapping[str, Any] = MappingProxyType({})  # of the algorithm alone
+    more: Mapping[str, Any] = MappingProxyType({})  # settings of the algorithm only
 
     def changed(self, words: list[str]) -> Settings:
-        """With ``name=value`` in JSON; what isn't of these fields is the algorithm's."""
+        """Return a copy with ``name=value`` in JSON. Unknown names go to the algorithm."""
         pairs = (word.partition("=") for word in words)
         given = {name: json.loads(value) for name, _, value in pairs}
         own = {name: given.pop(name) for name in self._fields if name in given}
@@ -71,13 +71,12 @@ SETTINGS = {
 
 
 def chosen(name: str, own: Settings) -> tuple[Any, int, int]:
-    """An algorithm with a game's settings, and of how many columns and rows its batches are.
+    """Return an algorithm with a game's settings, and the columns and rows of its batches.
 
-    Of a sample each makes the same use as PPO does: A2C, which sees a batch once, has smaller ones,
-    so that there are as many steps of the optimiser; IMPACT holds the same in parts.
-    Advantages are in the game's own units: an entropy bonus has a meaning only beside rewards, and
-    near an equilibrium, where no action is better than another, advantages that are divided by
-    their deviation are noise.
+    All use samples as PPO does. A2C uses a batch once, so its batches are smaller to have as many
+    optimiser steps. IMPACT stores the same batch in parts. Advantages stay in the game's units,
+    because an entropy bonus only has a meaning relative to rewards. Near an equilibrium, where all
+    actions are equally good, normalised advantages would be noise.
     """
     known: dict[str, Any] = {
         "learning_rate": own.learning_rate,
@@ -97,13 +96,13 @@ def chosen(name: str, own: Settings) -> tuple[Any, int, int]:
         smaller = parts
     if name == "a2c":
         smaller = own.epochs * parts
-    rows = math.gcd(4, smaller)  # fewer rows first: a step costs little more with many columns
+    rows = math.gcd(4, smaller)  # fewer rows first: steps with many columns cost little more
     algo = ALGORITHMS[name](**known | own.more)
     return algo, own.columns * rows // smaller, own.fragment // rows
 
 
 def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[hr.Policy, Path]:
-    """The policy, and its league."""
+    """Return the policy and its league."""
     own = SETTINGS[game].changed(args.set)
     algo, columns, rows = chosen(args.algo, own)
     run = args.output / f"{game}-{args.algo}-{method.replace(',', '-').replace(':', '')}-{seed}"
@@ -130,7 +129,7 @@ def train(game: str, method: str, seed: int, args: argparse.Namespace) -> tuple[
 
 
 def measured(game: str, policy: hr.Policy, league: Path) -> dict[str, Any]:
-    """What the latest policy is worth, and the average where that can be more."""
+    """Measure the latest policy, and the average where it can be better."""
     from headrace.games.league_folder import snapshots
     from headrace.games.openspiel import load
     from headrace.studies.games.nash import average, nash_conv, tabular
@@ -166,7 +165,7 @@ def measured(game: str, policy: hr.Policy, league: Path) -> dict[str, Any]:
 
 
 def draw(lines: list[dict[str, Any]], file: Path) -> None:
-    """Curves over training, a colour for each method and a line for each seed."""
+    """Plot curves over training, a colour per method and a line per seed."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
@@ -188,7 +187,7 @@ def draw(lines: list[dict[str, Any]], file: Path) -> None:
 
 
 def main() -> None:
-    """Train and measure, a line for each run."""
+    """Train and measure, printing a line for each run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("game", nargs="?", default="kuhn_poker", choices=list(SETTINGS))
     parser.add_argument("--algo", default="ppo", choices=list(ALGORITHMS))

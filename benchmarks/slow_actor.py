@@ -1,6 +1,6 @@
-"""Does one slow environment hold up the others?
+"""Effect of one slow environment on the other actors.
 
-Four actors step environments that wait 1 ms a step. In the second run the environments of one
+Four actors step environments that wait 1 ms per step. In the second run, the environments of one
 actor wait 10 times as long. The rate of the *other three* is compared, with ``max_lag`` 2.
 
     python benchmarks/slow_actor.py
@@ -23,10 +23,10 @@ NUM_ACTORS, SECONDS, REPEATS, STEP_S = 4, 6.0, 3, 0.001
 
 
 def rollouts_per_second(claim: str) -> list[float]:
-    """Rate of each actor, slowest first.
+    """Return the rate of each actor, slowest first.
 
     Args:
-        claim: a path; the actor whose environment creates it is the slow one. Empty: none is.
+        claim: a path; the actor whose environment creates it is slow. Empty: none is slow.
     """
     config = hr.Config(
         Waiting, hr.APPO(), num_actors=NUM_ACTORS, envs_per_actor=1, fragment_length=32,
@@ -62,7 +62,7 @@ def main() -> None:
             uneven = rollouts_per_second(str(Path(folder) / "claim"))
         ratios.append(statistics.mean(uneven[1:]) / statistics.mean(even))
         print(
-            f"repeat {repeat}: all alike {[f'{r:.1f}' for r in even]} rollouts/s, "
+            f"repeat {repeat}: all equal {[f'{r:.1f}' for r in even]} rollouts/s, "
             f"one slow {[f'{r:.1f}' for r in uneven]}; rate of the others × {ratios[-1]:.3f}"
         )
     print(f"median ratio {statistics.median(ratios):.3f}")

@@ -1,11 +1,10 @@
-"""What an optimiser step of few samples costs: gradients by hand and by autograd, interleaved.
+"""Cost of small optimiser steps: fused gradients vs. autograd, interleaved.
 
     python benchmarks/small_steps.py [--seconds 12] [--threads 1]
 
-Prints the milliseconds of a step by its samples, the part of it that no sample causes (the
-intercept of a line through them), and how many samples per second an update learns from in one
-step, in 1 pass of 32 minibatches and in 4 passes of 8. Times are medians without the waiting for a
-core; acting is not in them.
+It prints milliseconds per step by number of samples, the fixed cost of a step (intercept of a
+linear fit), and samples per second of an update with one step, with 1 epoch of 32 minibatches and
+with 4 epochs of 8. Times are medians without waiting for a core. Inference isn't included.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ WAYS = {"fused": True, "autograd": False}
 
 @dataclass
 class Flags:
-    """What an optimiser step of few samples costs."""
+    """Measure optimiser steps with few samples."""
 
     seconds: float = 12.0
-    """How long to measure in all, about."""
+    """Approximate seconds of the whole measurement."""
     threads: int = 1
-    """Of the learner."""
+    """Threads of the learner."""
     batch_size: int = 4096
     """Samples of an update."""
     hidden: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer of both torsos, tanh."""
+    """Units of each hidden layer of both networks, tanh."""
 
 
 def make_batch(rows: int, columns: int) -> Batch:
-    """A batch of random data, on-policy for a fresh policy but for some noise."""
+    """Return a batch of random data, on-policy for a new policy except for some noise."""
     first = torch.rand(rows + 1, columns) < 0.01
     return Batch(
         obs=torch.randn(rows + 1, columns, NUM_INPUTS),
@@ -66,16 +65,16 @@ def make_batch(rows: int, columns: int) -> Batch:
 
 
 def make_learner(algorithm: Hyperparameters, flags: Flags) -> Learner:
-    """A learner with the networks and statistics that a run has by default."""
+    """Return a learner with default networks and statistics."""
     network = Network(flags.hidden, normalize_observations=True, normalize_values=True)
     spaces = gymnasium.spaces.Box(-1, 1, (NUM_INPUTS,)), gymnasium.spaces.Discrete(NUM_ACTIONS)
     learner = Learner(Policy(*spaces, network), algorithm, flags.threads)
-    learner.update(lambda: make_batch(ROWS, 8), 1e-4)  # the statistics' first
+    learner.update(lambda: make_batch(ROWS, 8), 1e-4)  # initialise the statistics
     return learner
 
 
 def medians(calls: dict[tuple, Callable[[], float]], seconds: float) -> dict[tuple, float]:
-    """Milliseconds of each call: three rounds over all of them, interleaved."""
+    """Return milliseconds of each call: three rounds over all of them, interleaved."""
     found: dict[tuple, list[float]] = {name: [] for name in calls}
     for _ in range(3):
         for name, call in calls.items():
@@ -84,7 +83,7 @@ def medians(calls: dict[tuple, Callable[[], float]], seconds: float) -> dict[tup
 
 
 def steps(flags: Flags) -> dict[tuple, Callable[[], float]]:
-    """A PPO step on one minibatch, by way and number of samples."""
+    """Measure a PPO step on one minibatch, by method and number of samples."""
     calls: dict[tuple, Callable[[], float]] = {}
     for size, (way, fused) in itertools.product(SIZES, WAYS.items()):
         algo = hr.PPO(epochs=1, minibatches=1, entropy_coef=0.01, fused=fused)
@@ -98,7 +97,7 @@ def steps(flags: Flags) -> dict[tuple, Callable[[], float]]:
 
 
 def updates(flags: Flags) -> dict[tuple, Callable[[], float]]:
-    """A whole update, by algorithm, way, passes and minibatches."""
+    """Measure a whole update, by algorithm, method, passes and minibatches."""
     torch.manual_seed(0)
     batch = make_batch(ROWS, flags.batch_size // ROWS)
     calls: dict[tuple, Callable[[], float]] = {}

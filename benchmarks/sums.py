@@ -1,15 +1,15 @@
-"""What a sum costs between machines, and by that what many learners would get done.
+"""Cost of an all-reduce between machines, and predicted scaling with many learners.
 
     python benchmarks/sums.py                       # 2, 3 and 4 network hosts on this machine
     python benchmarks/sums.py --hosts 2 --scaling runs/scaling  # and predict
 
-Hosts are network namespaces (tests/launch/hosts.sh, which needs root), with a learner each, started
-by torchrun. For each number of bytes the ways take turns: ``headrace``, what learners do;
-``gather``, a message from each to each; ``all-reduce``, gloo's ring. More hosts than cores measure
-how processes take turns, too: no cost is fitted to them.
+Hosts are network namespaces (tests/launch/hosts.sh, which needs root), with one learner each,
+started by torchrun. For each number of bytes the methods take turns: ``headrace``, headrace's
+method; ``gather``, a message from each to each; ``all-reduce``, gloo's ring. With more hosts than
+cores, the time includes scheduling, so these aren't used to fit costs.
 
-``--scaling`` names folders of ``headrace bench scaling``: its model then extrapolates with the cost
-of a message between hosts that was measured here, in place of its own between processes.
+``--scaling`` names folders of ``headrace bench scaling``. Its model then extrapolates with the cost
+of a message between hosts measured here instead of the one between processes.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ WARM_UP, TIMEOUT_S = 10, 300.0
 PREDICTED, PARTS = (1, 2, 8, 32, 128, 512), ("rollout", "learn", "comm", "sync", "iter")
 
 
-Found: TypeAlias = dict[int, dict[str, dict[str, float]]]  # seconds by hosts, way and bytes
+Found: TypeAlias = dict[int, dict[str, dict[str, float]]]  # seconds by hosts, method and bytes
 
 
 @dataclass(frozen=True)
 class Args:
-    """Time sums; see the top of the file."""
+    """Time all-reduces; see the module's docstring."""
 
     hosts: tuple[int, ...] = (2, 3, 4)
     repeats: int = 200
     scaling: tuple[Path, ...] = ()
     """Folders of ``headrace bench scaling`` to predict from."""
     grow: bool = False
-    """Predict a batch that grows with the learners from a study of one that stays the same."""
+    """Predict a batch that grows with the learners from a study of a constant batch."""
     larger: float = 1.0
-    """Predict with updates of so many times as many steps, and as much waiting for each other."""
+    """Predict with updates of this many times as many steps, and as much waiting for each other."""
     per_machine: int | None = None
-    """Predict with so many learners on each machine; None: as many as this one has cores."""
+    """Predict with this number of learners per machine; None: the number of cores."""
     output: Path = Path("runs/sums.json")
-    """What was measured is kept here, and not measured again."""
+    """File of measurements, which aren't repeated."""
 
 
 def time_ways(folder: Path, repeats: int) -> None:
-    """What each learner does; the first writes ``{way: {bytes: seconds}}``, medians."""
+    """Run a learner. The first writes ``{method: {bytes: seconds}}``, medians."""
     met = torchrun_rendezvous()
     assert met is not None
     torch.set_num_threads(1)
@@ -96,10 +96,10 @@ def time_ways(folder: Path, repeats: int) -> None:
 
 
 def on_hosts(num_hosts: int, script: str, repeats: int) -> Any:
-    """Start ``script --work FOLDER REPEATS`` on so many hosts, by torchrun.
+    """Start ``script --work FOLDER REPEATS`` on several hosts with torchrun.
 
     Returns:
-        what the first one wrote into ``found.json`` in that folder.
+        what the first learner wrote into ``found.json`` in that folder.
     """
     name = f"sums{os.getpid()}"
     launcher = (sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "static")
@@ -116,20 +116,20 @@ def on_hosts(num_hosts: int, script: str, repeats: int) -> Any:
                 started.append(subprocess.Popen([*command, *work], env=env))
             for process in started:
                 if process.wait(TIMEOUT_S) != 0:
-                    raise RuntimeError(f"a learner ended with code {process.returncode}")
+                    raise RuntimeError(f"a learner exited with code {process.returncode}")
             return json.loads((Path(folder) / "found.json").read_text(encoding="utf-8"))
         finally:
             subprocess.run(["bash", HOSTS, "down", name], check=True)
 
 
 def kept(path: Path) -> Found:
-    """What an earlier call has measured."""
+    """Return the measurements of an earlier call."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {int(num_hosts): ways for num_hosts, ways in known.items()}
 
 
 def cost_of(found: Found) -> Cost | None:
-    """Of a message between hosts; None if there were never as few of these as cores."""
+    """Fit the cost of a message between hosts; None without cases of at most as many as cores."""
     timings = (
         Timing("sockets", num_hosts, num_hosts <= num_cores(), int(size), seconds)
         for num_hosts, ways in found.items()
@@ -139,14 +139,14 @@ def cost_of(found: Found) -> Cost | None:
 
 
 def grown(model: Model) -> Model:
-    """Each learner does what one alone did; delays are as much longer as the work is."""
+    """Return a study in which each learner does the work of one alone, with proportional delays."""
     rollout, learn = ((sum(part), 0.0) for part in (model.rollout, model.learn))
     sync_s = model.largest * model.sync_s
     return replace(model, mode="growing-batch", rollout=rollout, learn=learn, sync_s=sync_s)
 
 
 def asked(model: Model, args: Args) -> Model:
-    """The model of what is to be predicted."""
+    """Return the model of the predicted study."""
     model = grown(model) if args.grow else model
     return replace(
         model,
@@ -159,7 +159,7 @@ def asked(model: Model, args: Args) -> Model:
 
 
 def predicted(folder: Path, cost: Cost, args: Args) -> list[dict[str, str]]:
-    """What a scaling study's model says with this cost of a message between machines."""
+    """Return predictions of a scaling study's model with this cost of a message."""
     study = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     fitted, first = study["model"], study["measured"][0]
     model = Model(**fitted | {"memory": Cost(**fitted["memory"]), "sockets": cost, "link": Link()})
@@ -170,13 +170,13 @@ def predicted(folder: Path, cost: Cost, args: Args) -> list[dict[str, str]]:
             f"{name}, ms": f"{row[f't_{name}'] * 1e3:.2f}" for name in ("comm", "sync", "iter")
         }
         unwaited = row["speedup_fps"] * row["t_iter"] / (row["t_iter"] - row["t_sync"])
-        speeds = {"speed-up": f"{row['speedup_fps']:.1f}", "nobody late": f"{unwaited:.1f}"}
+        speeds = {"speed-up": f"{row['speedup_fps']:.1f}", "none late": f"{unwaited:.1f}"}
         rows.append({"learners": f"{row['world_size']:.0f}"} | speeds | times)
     return rows
 
 
 def main(args: Args) -> int:
-    """Measure and show."""
+    """Measure and print."""
     console, rows, found = wide_console(), [], kept(args.output)
     for num_hosts in args.hosts:
         if num_hosts not in found:
@@ -190,8 +190,8 @@ def main(args: Args) -> int:
     cost = cost_of(found)
     if cost is not None:
         console.print(
-            f"between hosts: {cost.alpha_s * 1e6:.0f} µs a message, "
-            f"{cost.beta_s * 1e9:.2f} ns a byte"
+            f"between hosts: {cost.alpha_s * 1e6:.0f} µs per message, "
+            f"{cost.beta_s * 1e9:.2f} ns per byte"
         )
         for folder in args.scaling:
             rows = predicted(folder, cost, args)

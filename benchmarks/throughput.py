@@ -1,16 +1,16 @@
-"""Training speed of headrace beside Stable-Baselines3 and beside what this machine could do.
+"""Training speed of headrace vs. Stable-Baselines3 and vs. the upper bound of this machine.
 
     python benchmarks/throughput.py                          # CartPole-v1, native environments
     python benchmarks/throughput.py --env-id LunarLander-v3  # with envpool
     python benchmarks/throughput.py --engine sync            # Gymnasium's Python loop
 
-Each figure comes from a process of its own, and repeats are interleaved (A B C A B C …), so that a
-noisy minute hits everybody; ratios are medians of the ratios within a repeat. Start-up and the
-first update don't count. The *ceiling* is ``cores / (environment + inference + learning)`` with
-the cost per step of each part, alone on one core, in handwritten torch; of each part the cheapest
-of several ways counts, so that a slow one can't flatter the efficiency.
+Each rate comes from a separate process. Repeats are interleaved (A B C A B C …), so that slow
+minutes affect all cases, and ratios are medians of the ratios within a repeat. Start-up and the
+first update don't count. The *ceiling* is ``cores / (environment + inference + learning)`` with the
+cost per step of each part, measured alone on one core in handwritten torch. The cheapest of several
+variants of each part counts, so that a slow one can't flatter the efficiency.
 
-headrace's steps are transitions: the fillers that autoreset costs don't count, but take their time.
+headrace's steps are transitions: autoreset steps take time but don't count.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "envpool": {"async": _SMALL, "on_policy": _SMALL, "steps": 600_000},
     "sync": {"async": _SMALL, "on_policy": _SMALL, "steps": 600_000},
 }
-ONCE = {"epochs": 1, "minibatches": 1}  # every sample is learnt from once, a batch in one step
+ONCE = {"epochs": 1, "minibatches": 1}  # every sample is used once, a batch in one step
 SB3_ROLLOUT_STEPS = 16384  # before each update
 SB3_GRID = {"n_envs": (8, 16, 64), "threads": (1, 2), "batch_size": (4096, 16384)}
-SB3_UPDATES = {"tune": 2, "run": 8}  # measured, after a first one that isn't
+SB3_UPDATES = {"tune": 2, "run": 8}  # measured, after a first one that doesn't count
 TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
 class Args:
-    """Measure training speed; see the top of the file."""
+    """Measure training speed; see the module's docstring."""
 
     env_id: str = "CartPole-v1"
     """A Gymnasium id with a Box observation of rank 1 and Discrete actions."""
     steps: int | None = None
     """Steps per headrace run; None: by engine, see SETTINGS."""
     repeats: int = 3
-    """How often everything is measured."""
+    """Number of measurements of each case."""
     engine: str = "auto"
     """headrace's engine: auto, native, envpool or sync."""
     output: Path = Path("results/throughput")
     """Folder for runs.csv, summary.csv and throughput.png."""
     skip_sb3: bool = False
-    """Leave Stable-Baselines3 out."""
+    """Skip Stable-Baselines3."""
 
 
 def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings: Any) -> dict:
@@ -101,7 +101,7 @@ def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings
 
 
 def measure_sb3(env_id: str, algo: str, grid: list[dict[str, int]], updates: int) -> dict:
-    """The fastest entry of a grid: ``{"sps": …, "best": entry}``."""
+    """Return the fastest entry of a grid: ``{"sps": …, "best": entry}``."""
     rates = [(sb3_rate(env_id, algo, updates, **entry), i) for i, entry in enumerate(grid)]
     sps, best = max(rates)
     return {"sps": sps, "best": grid[best]}
@@ -110,7 +110,7 @@ def measure_sb3(env_id: str, algo: str, grid: list[dict[str, int]], updates: int
 def sb3_rate(
     env_id: str, algo: str, updates: int, *, n_envs: int, threads: int, batch_size: int = 0
 ) -> float:
-    """Steps per second of Stable-Baselines3 after its first update, one pass per sample."""
+    """Return steps per second of Stable-Baselines3 after its first update, one pass per sample."""
     import torch
     from stable_baselines3 import A2C, PPO
     from stable_baselines3.common.env_util import make_vec_env
@@ -134,7 +134,7 @@ MEASURE |= {"env": ceiling.measure_env, "ceiling": ceiling.measure_ceiling}
 
 @dataclass(frozen=True)
 class Job:
-    """One line of the table: what is measured, by which function, with which arguments."""
+    """A line of the table: name, function and arguments of a measurement."""
 
     name: str
     measure: str
@@ -143,25 +143,25 @@ class Job:
 
 @dataclass
 class Outcome:
-    """The figures of a job in every repeat."""
+    """The results of a job in every repeat."""
 
     job: Job
     results: list[dict[str, Any]]  # with sps, rss_gb, pss_gb, processes, and more by kind
 
     @property
     def sps(self) -> list[float]:
-        """Steps per second of each repeat."""
+        """Return steps per second of each repeat."""
         return [result["sps"] for result in self.results]
 
     def relative_to(self, other: Outcome | None) -> float | None:
-        """Median over repeats of the ratio within a repeat."""
+        """Return the median over repeats of the ratio within a repeat."""
         if other is None:
             return None
         return statistics.median(a / b for a, b in zip(self.sps, other.sps, strict=True))
 
 
 def headrace_jobs(args: Args, engine: str) -> list[Job]:
-    """The algorithms with this engine's settings; CartPole also in Gymnasium's Python loop."""
+    """Return the jobs of this engine; those of CartPole also with Gymnasium's Python loop."""
     variants = [
         ("APPO", {"algo": "appo", **ONCE}, "async", engine),
         ("APPO, default passes", {"algo": "appo"}, "async", engine),
@@ -181,7 +181,7 @@ def headrace_jobs(args: Args, engine: str) -> list[Job]:
 
 
 def sb3_job(args: Args, algo: str, console: Console) -> Job:
-    """Stable-Baselines3 with the fastest entry of the grid."""
+    """Return a job of Stable-Baselines3 with the fastest entry of the grid."""
     names = [name for name in SB3_GRID if algo == "ppo" or name != "batch_size"]
     values = itertools.product(*(SB3_GRID[name] for name in names))
     grid = [dict(zip(names, entry, strict=True)) for entry in values]
@@ -195,12 +195,12 @@ def sb3_job(args: Args, algo: str, console: Console) -> Job:
 
 
 def measured(request: dict[str, Any]) -> dict[str, Any]:
-    """One measurement in this process."""
+    """Measure once in this process."""
     return MEASURE[request.pop("measure")](**request)
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Run one job in a process of its own; its result with peak memory of all its processes."""
+    """Run a job in a separate process. Return its result with the peak memory of its processes."""
     memory, request = common.Memory(), {"measure": job.measure, **job.arguments}
     found = Children().call(measured, request, TIMEOUT_S, watch=memory)
     gb = {"rss_gb": memory.rss / 1e9, "pss_gb": memory.pss / 1e9}
@@ -208,7 +208,7 @@ def measure(job: Job) -> dict[str, Any]:
 
 
 def compare(args: Args, console: Console) -> list[Outcome]:
-    """All jobs, interleaved."""
+    """Run all jobs, interleaved."""
     engine = ceiling.engine_of(args.env_id, args.engine)
     jobs = headrace_jobs(args, engine)
     if not args.skip_sb3:
@@ -226,7 +226,7 @@ def compare(args: Args, console: Console) -> list[Outcome]:
 
 
 def summarise(outcomes: list[Outcome]) -> list[dict[str, Any]]:
-    """One row per job: what the table shows."""
+    """Return a row of the table per job."""
     by_name = {outcome.job.name: outcome for outcome in outcomes}
     peer, most = by_name.get("Stable-Baselines3 PPO"), by_name["ceiling"]
     rows = []
@@ -248,7 +248,7 @@ def summarise(outcomes: list[Outcome]) -> list[dict[str, Any]]:
 def print_tables(
     rows: list[dict[str, Any]], outcomes: list[Outcome], title: str, console: Console
 ) -> None:
-    """The table, and what the ceiling is made of."""
+    """Print the table, and the parts of the ceiling."""
     texts = [
         {
             "": r["name"],
@@ -272,7 +272,7 @@ def print_tables(
 
 
 def main(args: Args) -> None:
-    """Measure, print, and write the files."""
+    """Measure, print and write the results."""
     console = wide_console()
     title = f"{args.env_id}, {args.repeats} repeats on {machine()}"
     console.print(title, soft_wrap=True)
@@ -286,7 +286,7 @@ def main(args: Args) -> None:
     write_csv(args.output / "summary.csv", [row | {"machine": machine()} for row in rows])
     common.draw_rates(rows, title, args.output / "throughput.png")
     print_tables(rows, outcomes, title, console)
-    console.print(f"written: {args.output}/runs.csv, summary.csv, throughput.png")
+    console.print(f"results: {args.output}/runs.csv, summary.csv, throughput.png")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Wall-clock from process start to a mean return of 475 on CartPole-v1, beside Stable-Baselines3.
+"""Time from process start to a mean return of 475 on CartPole-v1, vs. Stable-Baselines3.
 
     python benchmarks/time_to_target.py --seeds 5 --algos appo,impala,ppo,a2c,sb3
 
-headrace runs its real command with its recipe; Stable-Baselines3 runs PPO with the settings that
-rl-baselines3-zoo tuned for this environment. Both stop once the mean return of the last 100
-training episodes reaches the target, and the clock includes interpreter start and imports. For
-headrace it also includes the closing checkpoint. Runs take turns: all programs with seed 0, then
-all with seed 1 and so on. A run that misses the target counts as infinitely long.
+headrace runs its command with its recipe. Stable-Baselines3 runs PPO with the settings that
+rl-baselines3-zoo tuned for this environment. Both stop when the mean return of the last 100
+training episodes reaches the target. The time includes interpreter start and imports, and
+headrace's final checkpoint. Runs take turns: all programs with seed 0, then all with seed 1 and so
+on. A run that misses the target counts as infinitely long.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "a2c": "C4", "sb3": "0.45"}
 
 @dataclass(frozen=True)
 class Args:
-    """Measure the time to the target; see the top of the file."""
+    """Measure the time to the target; see the module's docstring."""
 
     seeds: int = 5
-    """Seeds 0 … seeds - 1."""
+    """Number of seeds, from 0."""
     algos: str = "appo,impala,ppo,a2c,sb3"
-    """headrace's algorithms and sb3, separated by commas."""
+    """Comma-separated: headrace's algorithms and sb3."""
     limit_s: float = 120.0
-    """A run that takes longer is stopped and counts as missed."""
+    """Time limit of a run in seconds. Longer runs count as missed."""
     sb3_threads: int = 1
     """Threads of torch in Stable-Baselines3 (one is fastest for its small batches)."""
     output: Path = Path("results/time_to_target")
@@ -67,7 +67,7 @@ class Args:
 
 @dataclass
 class Run:
-    """One run; ``seconds`` is infinite if it missed the target."""
+    """A run; ``seconds`` is infinite if it missed the target."""
 
     algo: str
     seed: int
@@ -116,8 +116,8 @@ def train_sb3(request: dict[str, Any]) -> dict[str, Any]:
     )
     watch = Watch()
     for horizon in range(MAX_HORIZONS):
-        # A further horizon goes on where the first ended, as SB3 does on a second call of learn:
-        # the schedules then fall linearly from what that is of all steps so far.
+        # A further call continues the schedules, as in SB3: they fall linearly from the current
+        # fraction of all steps so far.
         model.learn(ZOO_TIMESTEPS, callback=watch, reset_num_timesteps=horizon == 0)
         if watch.reached_s is not None or time.monotonic() - started >= limit_s:
             break
@@ -129,10 +129,10 @@ def train_sb3(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def sb3(seed: int, args: Args) -> Run:
-    """A run of Stable-Baselines3 in a process of its own."""
+    """Run Stable-Baselines3 in a separate process."""
     started = time.monotonic()
     request = {"seed": seed, "limit_s": args.limit_s, "threads": args.sb3_threads}
-    # It keeps the limit itself; the rest is for its last update.
+    # It observes the limit itself; the rest is for its last update.
     result = Children().call(train_sb3, request | {"started": started}, args.limit_s + 15)
     wall_s = time.monotonic() - started
     seconds = math.inf if result["seconds"] is None else result["seconds"]
@@ -141,7 +141,7 @@ def sb3(seed: int, args: Args) -> Run:
 
 
 def headrace(algo: str, seed: int, args: Args) -> Run:
-    """``headrace train ALGO --recipe cartpole``, whose recipe stops at the target."""
+    """Run ``headrace train ALGO --recipe cartpole``, which stops at the target."""
     flags = {"recipe": "cartpole", "seed": seed, "eval_episodes": 0}
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
@@ -157,7 +157,7 @@ def headrace_run(
     summary: dict[str, Any],
     lines: list[dict[str, float]],
 ) -> Run:
-    """What a run directory says."""
+    """Return the results of a run directory."""
     final, name = summary["episodic_return"], "charts/episodic_return"
     reached = final is not None and final >= TARGET and not done.timed_out
     start_s = summary["seconds_to_first_update"] - lines[0]["seconds"]
@@ -167,7 +167,7 @@ def headrace_run(
 
 
 def summarise(runs: list[Run], algos: list[str]) -> list[dict[str, Any]]:
-    """One row per program."""
+    """Return one row per program."""
     by_algo, rows = grouped(runs, lambda run: run.algo), []
     medians = {algo: statistics.median(r.seconds for r in by_algo[algo]) for algo in algos}
     for algo in algos:
@@ -185,7 +185,7 @@ def summarise(runs: list[Run], algos: list[str]) -> list[dict[str, Any]]:
 
 
 def draw(runs: list[Run], title: str, path: Path) -> None:
-    """Return against seconds, one line per run, a dot where the target was reached."""
+    """Plot return against seconds, one line per run, with a dot at the target."""
     names = {"sb3": "Stable-Baselines3 PPO"}
     with picture(path, title, (9, 4.5)) as (_, (panel,)):
         for algo, own in grouped(runs, lambda run: run.algo).items():
@@ -204,12 +204,12 @@ def draw(runs: list[Run], title: str, path: Path) -> None:
 
 
 def spell(seconds: float) -> str:
-    """Seconds for the table."""
+    """Format seconds for the table."""
     return f"{seconds:.1f} s" if math.isfinite(seconds) else "missed"
 
 
 def print_table(runs: list[Run], rows: list[dict[str, Any]], title: str, console: Console) -> None:
-    """The table: one row per program, the seeds side by side."""
+    """Return the table: one row per program, with all seeds."""
     by_algo = grouped(runs, lambda run: run.algo)
     show([
         {
@@ -226,7 +226,7 @@ def print_table(runs: list[Run], rows: list[dict[str, Any]], title: str, console
 
 
 def write(runs: list[Run], rows: list[dict[str, Any]], title: str, output: Path) -> None:
-    """Three tables and the picture."""
+    """Write three tables and the plot."""
     output.mkdir(parents=True, exist_ok=True)
     flat = [{k: v for k, v in vars(r).items() if k != "curve"} for r in runs]
     write_csv(output / "runs.csv", flat)
@@ -241,7 +241,7 @@ def write(runs: list[Run], rows: list[dict[str, Any]], title: str, output: Path)
 
 
 def main(args: Args) -> None:
-    """Run everything, print, and write the files."""
+    """Run everything, print and write the results."""
     console = wide_console()
     algos = args.algos.split(",")
     title = f"CartPole-v1 to {TARGET:.0f}, {args.seeds} seed(s) on {machine()}"
@@ -257,7 +257,7 @@ def main(args: Args) -> None:
     rows = summarise(runs, algos)
     write(runs, rows, title, args.output)
     print_table(runs, rows, title, console)
-    console.print(f"written: {args.output}/runs.csv, summary.csv, curves.csv, time_to_target.png")
+    console.print(f"results: {args.output}/runs.csv, summary.csv, curves.csv, time_to_target.png")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Training over Ray against shared memory, on one machine; and what limits it.
+"""Training over Ray vs. shared memory on one machine, and the bottleneck.
 
     python benchmarks/transports.py
     python benchmarks/transports.py --cases cartpole --seconds 20 --pairs 5
 
-The same run takes turns over either, in pairs whose order alternates, so that a noisy minute hits
-both; a ratio is the median of those of the pairs. Start-up and the first update don't count.
-CartPole is APPO with rollouts of 16,384 steps, Pong (needs the extra ``atari``) APPO by its recipe.
+The same run takes turns over both transports, in pairs of alternating order, so that slow minutes
+affect both. A ratio is the median over pairs. Start-up and the first update don't count. CartPole
+is APPO with rollouts of 16,384 steps; Pong (needs the extra ``atari``) is APPO with its recipe.
 
-*What limits it*: beside steps per second stand how busy learner and actors are, and the processor
-time that a step takes in all processes of the run, Ray's own included. ``--cases empty`` takes
-rollouts of one step as fast as they come and learns nothing: what one learner can take in.
+The table also shows how busy learner and actors are, and the CPU time per step of all processes of
+the run, including Ray's. ``--cases empty`` receives rollouts of one step as fast as possible,
+without training, which measures how many rollouts a learner can take.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ PLACES: dict[str, dict[str, Any]] = {"shm": {}, "ray": {"cluster": "ray"}}
 
 @dataclass(frozen=True)
 class Args:
-    """Compare transports; see the top of the file."""
+    """Compare transports; see the module's docstring."""
 
     cases: tuple[str, ...] = ("cartpole", "pong", "empty")
-    """What is run: cartpole, pong, empty."""
+    """Cases to run: cartpole, pong, empty."""
     seconds: float = 10.0
-    """How long each run is measured."""
+    """Seconds of each run."""
     pairs: int = 3
-    """How often both are measured."""
+    """Number of measurements of both transports."""
     actors: int = 2
-    """Of each run."""
+    """Actors of each run."""
     output: Path = Path("results/transports")
     """Folder for transports.json."""
 
 
 def config_of(case: str, actors: int, run_dir: str, place: str) -> Any:
-    """The run of a case."""
+    """Return the config of a case."""
     import headrace as hr
 
     known: dict[str, Any] = {
@@ -67,7 +67,7 @@ def config_of(case: str, actors: int, run_dir: str, place: str) -> Any:
 
 
 def cpu_s() -> float:
-    """Processor time of this process and all that it has started and that lives."""
+    """Return the CPU time of this process and its live descendants."""
     total = 0.0
     for one in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
@@ -77,7 +77,7 @@ def cpu_s() -> float:
 
 @contextlib.contextmanager
 def trained(config: Any) -> Iterator[Any]:
-    """A trainer that has made its first updates, and its results."""
+    """Create a trainer and run its first updates. Return it with its results."""
     import headrace as hr
 
     with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
@@ -88,7 +88,7 @@ def trained(config: Any) -> Iterator[Any]:
 
 
 def measure(config: Any, seconds: float) -> dict[str, float]:
-    """Steps per second of a run, how busy its parts are, and what a step costs."""
+    """Return steps per second of a run, utilisation of its parts, and the cost of a step."""
     with trained(config) as (trainer, results):
         steps, cpu, start = trainer.env_steps, cpu_s(), time.monotonic()
         busy = [next(results) for _ in iter(lambda: time.monotonic() - start < seconds, False)]
@@ -103,7 +103,7 @@ def measure(config: Any, seconds: float) -> dict[str, float]:
 
 
 def measure_empty(config: Any, seconds: float) -> dict[str, float]:
-    """Rollouts per second that a learner can take in, and what each takes of its own time."""
+    """Return rollouts per second that a learner can receive, and its CPU time for each."""
     with trained(config) as (trainer, _):
         source, count, start, cpu = trainer.source, 0, time.monotonic(), time.thread_time()
         while time.monotonic() - start < seconds:
@@ -115,7 +115,7 @@ def measure_empty(config: Any, seconds: float) -> dict[str, float]:
 
 
 def compare(case: str, args: Args) -> dict[str, Any]:
-    """All runs of a case, and the ratio of the two transports."""
+    """Run a case repeatedly. Return the ratio of the two transports."""
     rows: dict[str, list[dict[str, float]]] = {place: [] for place in PLACES}
     for pair in range(args.pairs):
         for place in sorted(PLACES, reverse=bool(pair % 2)):

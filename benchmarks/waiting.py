@@ -1,15 +1,15 @@
-"""How near do environments that only wait come to what their waiting allows?
+"""Throughput of environments that only wait, relative to the upper bound.
 
-512 environments wait 20 ms at every step, as a remote simulator or a game over a network does.
-Stepped for ever without a break they would do 512 / 0.02 = 25,600 steps/s, the ceiling. In the last
-cases one of the 512 waits ten times as long, and rollouts are cut short by time.
+512 environments wait 20 ms per step, like a remote simulator or a networked game. Stepped without
+any pause, they would reach 512 / 0.02 = 25,600 steps/s, the ceiling. In the last cases, one of the
+512 waits ten times as long, and rollouts are cut after a time limit.
 
     python benchmarks/waiting.py
     python benchmarks/waiting.py --num-actors 4 --envs-per-actor 128 --repeats 5
 
-Start-up and the first rollout of each actor don't count, and whole rounds of rollouts are measured,
-because actors that began together deliver together. Rates are of transitions: fillers don't count.
-The environments themselves cost next to nothing, and run in the processes of the actors.
+Start-up and the first rollout of each actor don't count. Whole rounds of rollouts are measured,
+because actors that start together deliver together. Rates count transitions, without reset steps.
+The environments cost almost nothing, and run in the processes of the actors.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ from headrace.actors.rollout_source import RolloutSource
 from headrace.envs.names import resolve
 from headrace.studies.machine import machine, show, wide_console, write_csv
 
-SLOWER = 10  # how many times as long the slow environment waits
+SLOWER = 10  # factor of the slow environment's waits
 
 
 @dataclass(frozen=True)
 class Args:
-    """Measure environments that wait; see the top of the file."""
+    """Measure environments that wait; see the module's docstring."""
 
     num_actors: int = 8
     """Processes."""
     envs_per_actor: int = 64
-    """Environments, each a thread, in each of them."""
+    """Environments per actor, one thread each."""
     fragment_length: int = 128
     """Steps per rollout."""
     step_s: float = 0.02
-    """Seconds that an environment waits at every step."""
+    """Seconds that an environment waits per step."""
     seconds: float = 10.0
-    """How long each case would take at the ceiling."""
+    """Seconds of each case at the ceiling."""
     repeats: int = 3
-    """How often everything is measured."""
+    """Number of measurements of each case."""
     output: Path = Path("results/waiting")
     """Folder for waiting.csv and waiting.png."""
 
     @property
     def num_envs(self) -> int:
-        """Of all actors."""
+        """Return the number of environments of all actors."""
         return self.num_actors * self.envs_per_actor
 
     @property
     def rounds(self) -> int:
-        """How many rollouts of each actor are measured."""
+        """Return the number of measured rollouts per actor."""
         return math.ceil(self.seconds / (self.fragment_length * self.step_s))
 
     @property
     def rollout_s(self) -> float:
-        """Seconds after which rollouts are cut where one environment is slow."""
+        """Return the seconds after which rollouts are cut if one environment is slow."""
         return 1.25 * self.fragment_length * self.step_s
 
 
@@ -78,8 +78,8 @@ class Waiting(gymnasium.Env):
 
     Args:
         step_s: seconds per step.
-        claim: a path; the first that is stepped creates it, and waits ``SLOWER`` times as long.
-            Empty: none does.
+        claim: a path; the first environment that is stepped creates it, and waits ``SLOWER`` times
+            as long. Empty: none does.
     """
 
     observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
@@ -109,7 +109,7 @@ def _is_first(claim: str) -> bool:
 
 
 class Together(VectorWrapper):
-    """The same threads in lock step: each step waits for the slowest of them."""
+    """Step the same threads synchronously: each step waits for the slowest."""
 
     def __init__(self, num_envs: int, step_s: float, claim: str = "") -> None:
         super().__init__(hr.make_vec(Waiting, num_envs, "threads", _settings(step_s, claim)))
@@ -120,7 +120,7 @@ def _settings(step_s: float, claim: str) -> dict[str, Any]:
 
 
 def config_of(args: Args, env: Any, claim: str, total_steps: int, run_dir: str) -> hr.Config:
-    """APPO with a small network, a rollout per update, in as many processes as ``args`` says."""
+    """Return the config: APPO with a small network, a rollout per update, and many actors."""
     return hr.Config(
         env,
         hr.APPO(),
@@ -140,7 +140,7 @@ def config_of(args: Args, env: Any, claim: str, total_steps: int, run_dir: str) 
 
 
 def acting(args: Args, env: Any, claim: str, folder: str) -> float:
-    """Steps per second of the actors alone; their rollouts are thrown away."""
+    """Return steps per second of the actors alone, with discarded rollouts."""
     config = config_of(args, env, claim, 1, folder)
     policy = hr.Policy(Waiting.observation_space, Waiting.action_space, config.network)
     source = RolloutSource(config.actor_spec(resolve(env), policy), print)
@@ -164,7 +164,7 @@ def _count(source: RolloutSource, rollouts: int) -> int:
 
 
 def training(args: Args, env: Any, claim: str, folder: str) -> float:
-    """Steps per second while APPO learns from all of them."""
+    """Return steps per second while APPO trains on all rollouts."""
     round_steps = args.num_envs * args.fragment_length
     first_round = round_steps - round_steps // (2 * args.num_actors)  # cut rollouts are shorter
     config = config_of(args, env, claim, (1 + args.rounds) * round_steps, folder)
@@ -189,7 +189,7 @@ CASES = [
 
 
 def measure(args: Args) -> list[dict[str, Any]]:
-    """Every case, ``repeats`` times in turn; a row of the table for each."""
+    """Measure every case ``repeats`` times in turn. Return a row of the table for each."""
     rates: dict[str, list[float]] = {name: [] for name, *_ in CASES}
     for _ in range(args.repeats):
         for name, rate, env, one_is_slow in CASES:
@@ -211,7 +211,7 @@ def main(args: Args) -> None:
     rows = measure(args)
     title = (
         f"{args.num_actors} processes of {args.envs_per_actor} environments that wait "
-        f"{1000 * args.step_s:g} ms a step; {machine()}"
+        f"{1000 * args.step_s:g} ms per step; {machine()}"
     )
     columns = {"steps/s": "sps_median", "least": "sps_min", "most": "sps_max", "ceiling": "ceiling"}
     show([

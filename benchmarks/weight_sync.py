@@ -1,13 +1,13 @@
-"""Weights fetched at every update against weights fetched on drift, on CartPole-v1 to 475.
+"""Weight synchronisation at every update vs. by policy divergence, on CartPole-v1 to 475.
 
     python benchmarks/weight_sync.py --seeds 5 --rules every,adaptive
 
-headrace runs its real command with its recipe, which stops once an evaluation of the deterministic
-policy reaches the target (or the last 100 training episodes do). Counted are the environment steps
-until then and how often actors fetched weights. A rule is a value of ``--weight-sync``; a threshold
-may stand behind ``adaptive``, as in ``adaptive:0.01``. Rules take turns: all with seed 0, then all
-with seed 1 and so on. Actors run beside the learner, so that runs depend on timing. A run that has
-ended is not repeated; runs.csv, summary.csv and weight_sync.png are written.
+headrace runs its command with its recipe, which stops when an evaluation of the deterministic
+policy (or the mean of the last 100 training episodes) reaches the target. The measures are
+environment steps until then, and the number of weight fetches of the actors. A rule is a value of
+``--weight-sync``, with an optional threshold as in ``adaptive:0.01``. Rules take turns: all with
+seed 0, then all with seed 1 and so on. Actors run in parallel to the learner, so results depend on
+timing. Finished runs aren't repeated. The output is runs.csv, summary.csv and weight_sync.png.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ COLUMNS = ("rule", "seed", *SETTINGS, *RESULTS)
 
 @dataclass(frozen=True)
 class Args:
-    """Compare rules of weight synchronisation; see the top of the file."""
+    """Compare rules of weight synchronisation; see the module's docstring."""
 
     rules: str = "every,adaptive"
-    """Separated by commas; the first is what the others are compared with."""
+    """Comma-separated rules; the first is the baseline."""
     seeds: int = 5
-    """Seeds 0 … seeds - 1."""
+    """Number of seeds, from 0."""
     algo: str = "appo"
     """An asynchronous algorithm."""
     recipe: str = "cartpole"
-    """Of headrace."""
+    """Recipe of headrace."""
     target_return: float = 475.0
-    """Mean return of an evaluation."""
+    """Target mean return of an evaluation."""
     eval_interval: int = 30_000
     """Environment steps between evaluations."""
     eval_episodes: int = 10
     """Episodes of an evaluation."""
     limit_s: float = 120.0
-    """A run that takes longer is stopped and counts as missed."""
+    """Time limit of a run in seconds. Longer runs count as missed."""
     output: Path = Path("runs/benchmarks/weight_sync")
     """Folder for runs.csv, summary.csv and weight_sync.png."""
 
 
 def cases_of(args: Args) -> list[Case]:
-    """All runs: seeds in turn, so that an interrupted study has some of every rule."""
+    """Return all cases, ordered by seed, so that an interrupted study covers every rule."""
     settings = {name: getattr(args, name) for name in SETTINGS}
     return grid(settings, rule=args.rules.split(","), seed=range(args.seeds))
 
 
 def measure(case: Case, children: Children, limit_s: float) -> dict[str, Any]:
-    """One run of the command in a process of its own."""
+    """Run the command once in a separate process."""
     word, _, threshold = case["rule"].partition(":")
     flags = {name: case[name] for name in SETTINGS[1:]} | {"seed": case["seed"]}
     flags |= {"weight_sync": word} | ({"kl_threshold": threshold} if threshold else {})
@@ -77,7 +77,7 @@ def measure(case: Case, children: Children, limit_s: float) -> dict[str, Any]:
 
 
 def results(summary: dict[str, Any], case: Case) -> dict[str, Any]:
-    """What a run's summary says."""
+    """Return the results in a run's summary."""
     final = (summary["episodic_return"], (summary.get("evaluation") or {}).get("mean"))
     return {
         "reached": any(x is not None and x >= case["target_return"] for x in final),
@@ -92,7 +92,7 @@ def results(summary: dict[str, Any], case: Case) -> dict[str, Any]:
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per rule; pulls and steps beside those of the first rule, by their means."""
+    """Return a row per rule; fetches and steps are relative to the means of the first rule."""
     cells: list[dict[str, Any]] = []
     for rule, own in grouped(rows, lambda row: row["rule"]).items():
         cell: dict[str, Any] = {"rule": rule, "seeds": len(own)}
@@ -107,7 +107,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Pulls against steps until the target: a dot per run, a cross where a rule's means are."""
+    """Plot fetches against steps until the target: a dot per run, a cross at each rule's means."""
     by_rule = grouped(rows, lambda row: row["rule"])
     with picture(path, title, (7, 4.5)) as (_, (panel,)):
         for i, cell in enumerate(summarise(rows)):
@@ -116,14 +116,14 @@ def draw(rows: list[dict[str, Any]], title: str, path: Path) -> None:
             panel.plot(x, y, "o", color=f"C{i}", label=cell["rule"], alpha=0.7)
             panel.plot([cell["env_steps"]], [cell["pulls"]], "x", color=f"C{i}", markersize=11)
         panel.set_yscale("log")
-        panel.set(xlabel="environment steps to the target", ylabel="fetches of weights")
+        panel.set(xlabel="environment steps to the target", ylabel="weight fetches")
         panel.set_xlim(left=0)
         panel.legend(fontsize="small")
         panel.grid(alpha=0.3, which="both")
 
 
 def report(rows: list[dict[str, Any]], args: Args, console: Console) -> None:
-    """The table, the picture and the summary's file."""
+    """Print the table, and write the plot and summary.csv."""
     summary = summarise(rows)
     title = f"{args.algo}, recipe {args.recipe}, to {args.target_return:g}, mean ± standard error"
     show([
@@ -147,14 +147,14 @@ def report(rows: list[dict[str, Any]], args: Args, console: Console) -> None:
 
 
 def main(args: Args) -> int:
-    """Do the missing runs, print, and write the files."""
+    """Run missing cases, print and write results."""
     console = wide_console()
     head(__doc__, ", ".join(f"{name}={getattr(args, name)}" for name in SETTINGS), console)
     study, cases = Study(args.output, COLUMNS), cases_of(args)
     study.run(cases, lambda *case: measure(*case, args.limit_s), console)
     if rows := study.done(cases):
         report(rows, args, console)
-        console.print(f"written: {args.output}/runs.csv, summary.csv, weight_sync.png")
+        console.print(f"results: {args.output}/runs.csv, summary.csv, weight_sync.png")
     return study.status(console, "rule", "seed")
 
 

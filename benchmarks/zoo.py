@@ -1,10 +1,10 @@
-"""Trains the policies that come with headrace, and puts them into headrace/zoo/policies.
+"""Trains the policies that come with headrace, and copies them to headrace/zoo/policies.
 
-python benchmarks/zoo.py                    all of them, some ten minutes on two cores
+python benchmarks/zoo.py                    all of them, about ten minutes on two cores
 python benchmarks/zoo.py --only cartpole    one
 
-Each is one run of its recipe with seed 0, evaluated on 100 episodes; a run that is in --output
-already isn't trained again. docs/zoo.md has what came out.
+Each is one run of its recipe with seed 0, evaluated on 100 episodes. Runs that exist in --output
+aren't trained again. docs/zoo.md lists the results.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ MAX_BYTES = 1_000_000
 
 
 def command(name: str) -> list[str]:
-    """What trains a policy, without where its run goes."""
+    """Return the command that trains a policy, without its run directory."""
     words = ["train", ALGORITHMS[name], "--recipe", name, "--seed", "0", "--eval-episodes", "100"]
     return ["headrace", *words, *FLAGS.get(name, [])]
 
 
 def trained(name: str, output: Path) -> Path:
-    """The run of a policy, trained now unless it is there."""
+    """Return the run of a policy. Train it if it is missing."""
     run = output / name
     if not (run / "summary.json").exists():
         flags = [*command(name)[1:], "--run-dir", str(run), "--overwrite"]
@@ -56,7 +56,7 @@ def trained(name: str, output: Path) -> Path:
 
 
 def report(name: str, run: Path) -> dict[str, Any]:
-    """What is said of a policy."""
+    """Return the description of a policy."""
     summary = json.loads((run / "summary.json").read_text())
     played = summary["evaluation"]
     return {
@@ -75,11 +75,11 @@ def report(name: str, run: Path) -> dict[str, Any]:
 
 
 def keep(name: str, run: Path, to: Path) -> None:
-    """Put a run's policy and its report into a folder of policies, in place of an earlier one."""
+    """Copy a run's policy and its report to a folder of policies, replacing an earlier one."""
     values = checkpoint.read_config(checkpoint.find(run))
-    values.pop("signature", None)  # of whoever trained it
+    values.pop("signature", None)  # of the machine that trained it
     config = values["config"]
-    config |= {"run_dir": None, "engine": "auto"}  # other machines have other engines
+    config |= {"run_dir": None, "engine": "auto"}  # engines differ between machines
     policy = checkpoint.load_policy(checkpoint.find(run), trusted=True)
     files = checkpoint.policy_files(values, policy)
     made = folders.write(to, "best_0", files)
@@ -91,7 +91,7 @@ def keep(name: str, run: Path, to: Path) -> None:
 
 
 def rows() -> list[dict[str, str]]:
-    """The table of docs/zoo.md."""
+    """Return the table of docs/zoo.md."""
     found = []
     for name in sorted(path.name for path in zoo.POLICIES.iterdir()):
         one = json.loads((zoo.POLICIES / name / "report.json").read_text())

@@ -73,7 +73,7 @@ def test_a_run_s_figures_are_those_of_its_curve():
     assert atari.to_target(run, -20.0) == (True, 1.0, 2.0)
     row = atari.row("headrace", [run, run | {"env_steps": 60}], 18.0)
     assert row["seconds to 18"] == "2 (2; 2)"
-    assert row["of the processors"] == "3 (3; 3)"
+    assert row["CPU seconds"] == "3 (3; 3)"
     assert row["evaluated"] == "19.0 (19.0; 19.0)"
     assert row["steps"] == "50 (40; 60)"
 
@@ -87,7 +87,7 @@ def test_a_run_that_missed_the_target_took_more_than_its_whole_time():
     assert row["seconds to 18.5"] == "> 2 (> 2; 1)"
     assert row["steps"] == "40 (40; 40)"
     told = atari.compared(short, run, 18.5)
-    assert "less than 0.50 of the other program's seconds, less than 0.67 of its proc" in told
+    assert "less than 0.50 of the other program's seconds, less than 0.67 of its CPU" in told
     assert "takes 0.50 of" in atari.compared(short, run, 18.0)
     assert "did not reach" in atari.compared(run, short, 18.5)
 

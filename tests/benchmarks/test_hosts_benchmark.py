@@ -79,7 +79,7 @@ def test_actors_that_are_not_spread_evenly_are_no_row(benchmark):
 
 
 def test_what_makes_no_hosts_is_told_in_a_sentence(benchmark, architectures, monkeypatch):
-    with pytest.raises(ConfigError, match="--hosts 10: choose from 1 to 9 hosts"):
+    with pytest.raises(ConfigError, match="--hosts 10 is invalid: choose 1 to 9 hosts"):
         architectures.cases_of(architectures.Args(hosts=(10,)))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda name: None)

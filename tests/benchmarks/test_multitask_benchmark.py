@@ -109,5 +109,5 @@ def test_a_run_that_was_interrupted_is_a_sentence(multitask, monkeypatch, tmp_pa
 
     monkeypatch.setattr(multitask.hr, "Trainer", Interrupted)
     args = multitask.Args(output=tmp_path, agents=("blind",), seeds=1)
-    with pytest.raises(SystemExit, match=r"blind, seed 0: the run was not evaluated.*again"):
+    with pytest.raises(SystemExit, match=r"blind, seed 0: the run was not evaluated.*repeat"):
         multitask.measure(args, multitask.cases_of(args)[-1])

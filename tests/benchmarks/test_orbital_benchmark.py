@@ -163,7 +163,7 @@ def test_any_two_meet_and_speed_is_counted(orbital, tmp_path, monkeypatch):
 @pytest.mark.parametrize("network", [Network(core="gru"), Network(previous_action_reward=True)])
 def test_policies_that_remember_are_refused(orbital, monkeypatch, network):
     monkeypatch.setattr(hr, "load", lambda folder: SimpleNamespace(network=network))
-    with pytest.raises(ConfigError, match=r"run_dir='runs/x' must be .* the present alone"):
+    with pytest.raises(ConfigError, match=r"run_dir='runs/x' must be .* no memory"):
         orbital.policy_player("runs/x")
 
 
@@ -179,15 +179,15 @@ def test_a_policy_plays_its_likeliest_actions_or_draws_them(runs, monkeypatch, d
     assert actions.tolist() == [int(deterministic), 0]
 
 
-def test_a_film_shows_a_game_of_any_two(orbital, tmp_path, monkeypatch):
+def test_a_video_shows_a_game_of_any_two(orbital, tmp_path, monkeypatch):
     short = functools.partial(orbital.OrbitalDominanceVectorEnv, horizon=3)
     monkeypatch.setattr(orbital, "OrbitalDominanceVectorEnv", short)
-    args = orbital.Args(studies="film", first="pursuit", second="evader", output=tmp_path)
+    args = orbital.Args(studies="video", first="pursuit", second="evader", output=tmp_path)
     orbital.main(args)
-    (row,) = rows_of(tmp_path / "film.csv")
+    (row,) = rows_of(tmp_path / "video.csv")
     assert (row["first"], row["second"]) == ("pursuit", "evader")
-    for film in (tmp_path / "film.gif", tmp_path / "film.mp4"):
-        frames = imageio.mimread(film)
+    for video in (tmp_path / "video.gif", tmp_path / "video.mp4"):
+        frames = imageio.mimread(video)
         assert len(frames) == 4
         assert frames[0].shape[:2] == (400, 800)
 

@@ -76,7 +76,7 @@ def test_a_whole_small_comparison(benchmark, tmp_path, capsys):
     assert benchmark.main(args, wide_console()) == 0
     out = capsys.readouterr().out
     assert "of 2 populations" in out
-    assert "best of the population less best of the sweep" in out
+    assert "best of the population minus best of the sweep" in out
     assert (tmp_path / "pbt.png").exists()
     assert (tmp_path / "runs" / "population-0" / "population.png").exists()
     count = len((tmp_path / "runs.csv").read_text().splitlines())

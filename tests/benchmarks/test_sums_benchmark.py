@@ -38,7 +38,7 @@ def test_a_prediction_takes_the_cost_between_hosts_in_place_of_the_studys_own(su
     row = found(MODEL)
     assert row["comm, ms"] == f"{comm_s * 1e3:.2f}"
     assert row["speed-up"] == f"{128 * 0.08 / (0.08 + comm_s + late_s):.1f}"
-    assert row["nobody late"] == f"{128 * 0.08 / (0.08 + comm_s):.1f}"
+    assert row["none late"] == f"{128 * 0.08 / (0.08 + comm_s):.1f}"
     fewer_s = dataclasses.replace(MODEL, sockets=BETWEEN, largest=8).at(128)["t_comm"]
     assert fewer_s < comm_s
     row = found(MODEL, larger=4.0, per_machine=8)

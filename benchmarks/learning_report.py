@@ -26,7 +26,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def summary_rows(suite: Suite) -> list[dict[str, str]]:
-    """Interquartile means by program: after equal seconds, after equal steps, and evaluated."""
+    """Return interquartile means by program: over equal seconds, equal steps, and evaluated."""
     columns = {
         "all seconds": interquartile({a: suite.scores(a, 0, [1.0]) for a in suite.algos}),
         "all steps": interquartile({a: suite.scores(a, 1, [1.0]) for a in suite.algos}),
@@ -40,7 +40,7 @@ def summary_rows(suite: Suite) -> list[dict[str, str]]:
 
 
 def improvement_rows(suite: Suite) -> list[dict[str, str]]:
-    """Probabilities of improvement over each peer, of training scores after equal seconds."""
+    """Return probabilities of improvement over each peer, for training scores at equal seconds."""
     training = improvement({a: suite.scores(a, 0, [1.0])[..., 0] for a in suite.algos})
     rows: dict[str, dict[str, str]] = {}
     for (own, peer), found in training.items():
@@ -92,7 +92,11 @@ def _plain(value: float) -> str:
 
 
 def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
-    """The report, in Markdown; ``summary``: of :func:`summary_rows`, if there are whole tasks."""
+    """Return the report in Markdown.
+
+    Args:
+        summary: result of :func:`summary_rows`, if any task has all its runs.
+    """
     runs = [r for by_algo in suite.by_task.values() for own in by_algo.values() for r in own]
     machines = " · ".join(dict.fromkeys(run["machine"] for run in runs))
     commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
@@ -125,7 +129,7 @@ def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
 
 
 def draw(suite: Suite, path: Path) -> None:
-    """Interquartile means against seconds and steps, with their intervals."""
+    """Plot interquartile means against seconds and steps, with intervals."""
     count = len(suite.by_task[suite.whole[0]][suite.algos[0]])
     title = f"Interquartile mean of scores, {len(suite.whole)} tasks × {count} seeds"
     labels = "share of each task's seconds", "share of the steps that all have taken"
@@ -158,7 +162,7 @@ def fill_in(file: Path, text: str) -> None:
 
 
 def report(files: Sequence[Path], output: Path, docs: Path | None, console: Console) -> None:
-    """Report the runs that are there of these, ``TASK/PROGRAM/SEED.json`` each."""
+    """Report the existing runs of these files, ``TASK/PROGRAM/SEED.json``."""
     expected = [(f.parts[-3], f.parts[-2], int(f.stem)) for f in files]
     runs = []
     for file in files:

@@ -21,7 +21,10 @@ PACKAGES = (
     "spaces", "studies", "trainer", "transport", "zoo",
 )  # fmt: skip
 FRAGMENT = re.compile("(Of|What|Whether|Who|Whose|How|Where|When)\\b")
-FOLDERS = [*(ROOT / package for package in PACKAGES), REPOSITORY / "headrace_ssa"]
+FOLDERS = [
+    *(ROOT / package for package in PACKAGES),
+    *(REPOSITORY / folder for folder in ("headrace_ssa", "examples", "benchmarks", "docs/_site")),
+]
 FILES = sorted([*ROOT.glob("*.py"), *(f for folder in FOLDERS for f in folder.rglob("*.py"))])
 
 

@@ -216,7 +216,7 @@ def test_wrong_settings_are_told_before_anything_starts(learning):
         ({"tasks": "CartPole"}, "Did you mean 'CartPole-v1'"),
         ({"algos": "pppo"}, "Did you mean 'ppo'"),
         ({"seeds": 0}, "1 or more"),
-        ({"jobs": 10_000}, "at most the cores"),
+        ({"jobs": 10_000}, "at most the core count"),
         ({"scale": 0.0}, "above 0"),
         ({"docs": ROOT / "nowhere"}, "(nearest: docs)"),
     ):

@@ -37,7 +37,9 @@ const chart = (() => {
     const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= raw * 0.999) * power;
     const first = Math.ceil(low / step - 1e-9), ticks = [];
-    for (let i = first; i * step <= high + 1e-9 * step; i++) { ticks.push(i * step); }
+    for (let i = first; i * step <= high + 1e-9 * step && ticks.length < 20; i++) {
+      ticks.push(i * step);
+    }
     return ticks;
   };
 
@@ -84,7 +86,8 @@ const chart = (() => {
     let low = known.reduce((a, b) => Math.min(a, b)), high = known.reduce((a, b) => Math.max(a, b));
     if (log) { return [low / 1.15, high * 1.15]; }
     if (panel.share) { return [-0.03, 1.03]; }
-    const margin = 0.05 * (high - low) || 0.05 * Math.abs(high) || 1;
+    const size = Math.max(Math.abs(low), Math.abs(high)), isFlat = high - low < 1e-6 * size;
+    const margin = isFlat ? 0.05 * size : 0.05 * (high - low) || 1;
     return [low - margin, high + margin];
   };
 

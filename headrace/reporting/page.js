@@ -133,6 +133,7 @@
     if (inBox(x)) { drag = {plot, scale, x, pans: event.shiftKey, range: view.range || all}; }
   };
   const moveDrag = (event) => {
+    if (!event.buttons) { drag = null; drawAll(); return; }  // it was released outside
     const {BOX} = chart, x = where(drag.plot, event)[0];
     if (drag.pans) {
       const by = drag.scale.step(drag.x) - drag.scale.step(x);

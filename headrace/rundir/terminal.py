@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -28,6 +29,7 @@ from headrace.processes.output import GuardedStream, discard_output, replace_une
 from headrace.rundir.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
+_SPEED_S = 1.0  # fewest seconds behind a speed
 _SPENT = {
     "learn": "computing", "wait": "waiting", "publish": "publishing", "comm": "all-reduce",
     "sync": "waiting for others",
@@ -70,6 +72,8 @@ class Report:
         )
         self._live = Live(self._progress, console=self._console, transient=True)
         self._last_plain_s = -_PLAIN_INTERVAL_S
+        self._measured: tuple[int, float] | None = None  # steps and time of the latest speed
+        self._sps: float | None = None
         self._begun_s = time.monotonic()
 
     def __enter__(self) -> Report:
@@ -112,12 +116,22 @@ class Report:
 
     def update(self, result: Result) -> None:
         """Show one result."""
+        now = time.monotonic()
+        result = self._with_steady_speed(result, now)
         line = main_line(result)
         self._progress.update(self._task, completed=result.env_steps, line=line)
-        now = time.monotonic()
         if not self._console.is_terminal and now - self._last_plain_s >= _PLAIN_INTERVAL_S:
             self._last_plain_s = now
             self.say(f"{self._done(result, now)} · {line}")
+
+    def _with_steady_speed(self, result: Result, now: float) -> Result:
+        """Return a result with the speed over a second or more, instead of since the last one."""
+        steps, since = self._measured or (result.env_steps, now)
+        if now - since >= _SPEED_S:
+            self._sps = (result.env_steps - steps) / (now - since)
+            steps, since = result.env_steps, now
+        self._measured = steps, since
+        return result if self._sps is None else replace(result, sps=self._sps)
 
     def _done(self, result: Result, now: float) -> str:
         """Format the share of the run that is done, the time so far and the estimated rest."""

@@ -126,6 +126,7 @@ const ticks = () => [...plot.querySelectorAll(".axes text")].map((text) => text.
 const pointer = (kind, x, y, more = {}) => {
   const at = plot.querySelector("svg").getBoundingClientRect();
   plot.dispatchEvent(new PointerEvent(kind, {bubbles: true, pointerType: "mouse",
+    buttons: kind === "pointerup" ? 0 : 1,
     clientX: at.left + x * at.width, clientY: at.top + y * at.height, ...more}));
 };
 const key = (name) => plot.dispatchEvent(new KeyboardEvent("keydown", {key: name, bubbles: true}));
@@ -184,15 +185,19 @@ def test_plots_zoom_together_by_dragging_keys_and_buttons(asked, runs, tmp_path)
     pointer("pointerdown", 0.5, 0.5, {shiftKey: true}); pointer("pointermove", 0.3, 0.5, {shiftKey: true});
     pointer("pointerup", 0.3, 0.5);
     const panned = ticks();
+    pointer("pointerdown", 0.2, 0.5); pointer("pointermove", 0.5, 0.5);
+    pointer("pointermove", 0.6, 0.5, {buttons: 0}); pointer("pointerup", 0.7, 0.5);
+    const lost = ticks();
     key("0"); const reset = ticks();
     button("Zoom in").click(); const zoomed = ticks();
     button("Zoom out").click(); const out = ticks();
-    answer({all, dragged, panned, reset, zoomed, out, shared: others.includes(dragged[0])});
+    answer({all, dragged, panned, lost, reset, zoomed, out, shared: others.includes(dragged[0])});
     """  # noqa: E501
     seen = asked(file, script)
     assert seen["all"] == seen["reset"] == seen["out"]
     assert len({str(seen[name]) for name in ("all", "dragged", "panned", "zoomed")}) == 4
     assert seen["shared"]
+    assert seen["lost"] == seen["panned"]  # the button was released outside of the window
     low, high = (short_value(seen["dragged"][i]) for i in (0, 1))
     assert 10_000 < low < high < 28_000
 
@@ -214,8 +219,10 @@ def test_series_can_be_hidden_smoothed_and_shown_on_a_logarithmic_axis(asked, ru
     set("smoothing", "value", 0.9);
     const smooth = plot.querySelectorAll(".line path").length;
     pointer("pointermove", 0.5, 0.5); const said = tip();
+    const flat = document.querySelectorAll(".plot")[panels.findIndex(
+      (panel) => panel.title === "Memory")].querySelectorAll(".axes text").length;
     set("smoothing", "value", 0); set("log", "checked", true);
-    answer({before, hidden, without, again, paths, smooth, said, range, log: ticks()});
+    answer({flat, before, hidden, without, again, paths, smooth, said, range, log: ticks()});
     """
     seen = asked(file, script)
     assert (seen["before"], seen["again"]) == (4, 4)
@@ -223,6 +230,7 @@ def test_series_can_be_hidden_smoothed_and_shown_on_a_logarithmic_axis(asked, ru
     assert seen["without"] == 2
     assert seen["smooth"] == 2 * seen["paths"]
     assert "smoothed" in seen["said"]
+    assert 5 < seen["flat"] < 20  # constant values, apart from rounding
     assert seen["log"][-1] == "log"
     assert seen["log"] != seen["range"]
 
@@ -274,6 +282,34 @@ def test_a_script_in_a_report_would_not_run(browse, runs, tmp_path):
     page, said = browse(file.as_uri())
     assert "<title>s0</title>" in page
     assert any("Content Security Policy" in line for line in said)
+
+
+def test_a_watched_page_keeps_the_readers_view(browse, runs, monkeypatch):
+    monkeypatch.setattr(live, "REST", 0.0)
+    script = """
+    document.querySelector("[data-tool=in]").click();
+    const range = document.querySelector("[data-tool=smoothing]");
+    range.value = 0.5; range.dispatchEvent(new Event("input", {bubbles: true}));
+    document.querySelector("[data-tool=reset]").focus();
+    new MutationObserver(() => setTimeout(() => {
+      const paths = document.querySelector(".plot").querySelectorAll(".line path").length;
+      document.title = [document.querySelector("[data-tool=smoothing]").value, paths,
+        document.activeElement.dataset.tool,
+        document.querySelector("[data-tool=reset]").disabled].join();
+    })).observe(document.body, {childList: true});
+    """
+    with contextlib.closing(live.Live(runs[0], refresh_s=0.2)) as served:
+        answer = served._answer
+
+        def probed(*request):
+            status, text = answer(*request)
+            text = re.sub(r"<meta http-equiv[^>]*>", "", text)
+            return status, text.replace("</body>", f"<script>{script}</script></body>")
+
+        served._server.RequestHandlerClass = live._handler(probed)
+        page, said = browse(served.url, 1280, "--virtual-time-budget=8000")
+    assert said == []
+    assert "<title>0.5,4,reset,false</title>" in page
 
 
 def test_a_watched_run_is_shown_anew_by_itself(browse, runs, monkeypatch):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 
 import pytest
 from rich.console import Console
 
 import headrace as hr
 from headrace.cli import main
+from headrace.rundir import terminal
 from headrace.rundir.result import Result
 from headrace.rundir.terminal import Report
 from headrace.studies import machine
@@ -52,6 +54,19 @@ def test_progress_has_a_percentage_and_the_time_left_in_80_columns_and_in_a_pipe
     lines = [line for line in screen.getvalue().replace("\r", "\n").splitlines() if "25%" in line]
     assert lines
     assert all(len(line) <= 100 for line in lines)  # escape sequences included
+
+
+def test_a_line_has_the_speed_of_a_second_however_often_there_are_results(tiny, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(terminal, "_PLAIN_INTERVAL_S", 0.0)
+    pipe = io.StringIO()
+    report = Report(tiny(total_steps=10**6), Console(file=pipe, width=80))
+    for i, sps in enumerate((100.0, 9_999.0, 1.0, 9_999.0)):
+        now[0] = 100.0 + 0.5 * i
+        report.update(dataclasses.replace(result_at(1_000 * (i + 1)), sps=sps))
+    speeds = re.findall(r"([\d,]+) steps/s", pipe.getvalue())
+    assert speeds == ["100", "9,999", "2,000", "2,000"]
 
 
 def test_a_quiet_run_prints_nothing(tmp_path, capsys):

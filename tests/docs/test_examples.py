@@ -223,7 +223,7 @@ def test_dqns_policy_explores_with_its_epsilon(example):
 def test_the_page_on_clusterenv_runs_from_top_to_bottom(tmp_path):
     page = (EXAMPLES.parent / "docs/clusterenv.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 3
     assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 10
     output = warm.run(tmp_path, "-c", "\n".join(blocks))
     assert "torch.Size([65, 32, 4])" in output

@@ -1,8 +1,7 @@
-"""How many seconds the tests of each file may take, and how many they took.
+"""Time budgets of test files: a pytest plugin that prints a table at the end.
 
-A pytest plugin, and the table that it prints at the end. Wall-clock time depends on the machine
-and on what else runs there: a file is compared with its budget times the factor by which most files
-are slower, and one over it is reported, and never fails.
+Wall-clock time depends on the machine and on other programs. So a file is compared with its budget
+times the factor by which most files are slower. Files over budget are reported, but never fail.
 """
 
 from __future__ import annotations
@@ -53,21 +52,22 @@ BUDGETS_S = {
     "trainer/test_custom_metrics.py": 12,
     "trainer/test_resume.py": 12,
 }
-"""Files that need more: of 2 cores that run three files at a time. Make a test faster, or move its
-long form to `make test-full`, before you raise one."""
+"""Files that need more, in seconds on 2 cores that run three files at a time. Before raising a
+budget, make the test faster, or move its long form to `make test-full`.
+"""
 TOTAL_S = 700.0
-"""Of all files together, which is about 5 minutes where three run at a time."""
+"""Budget of all files together, about 5 minutes if three run at a time."""
 TOLERANCE = 1.5
-"""By this factor a file may exceed its budget: its tests share two cores with those of others."""
+"""Factor by which a file may exceed its budget, as its tests share two cores with others."""
 FEWEST = 10
-"""As many files with a budget of their own tell how fast a machine is."""
+"""Minimum number of files with a separate budget to estimate the speed of a machine."""
 NUM_SHOWN = 15
 COLLECTED = "HEADRACE_TEST_SECONDS"
-"""The variable that names a file to which seconds are written, for a table of several runs."""
+"""Environment variable of a file for the seconds, for a table of several runs."""
 
 
 class Seconds:
-    """The plugin; `tests/conftest.py` registers it."""
+    """Plugin, registered by `tests/conftest.py`."""
 
     def __init__(self) -> None:
         self.by_file: Counter[str] = Counter()
@@ -84,15 +84,15 @@ class Seconds:
 
 
 def budget_s(file: str) -> float:
-    """What a file of tests/ may take."""
+    """Return the budget of a file in tests/."""
     return BUDGETS_S.get(file, BUDGET_S)
 
 
 def slowdown(seconds: Mapping[str, float]) -> float:
-    """Return by which factor the machine is slower than budgets assume, and 1 if it isn't.
+    """Return the factor by which the machine is slower than budgets assume, at least 1.
 
-    It is the median of the files that have a budget of their own: a test that grew doesn't move
-    it, and a busy machine moves all.
+    It is the median over files with a separate budget. So a single slower test doesn't affect it,
+    but a busy machine does.
     """
     ratios = [seconds[file] / budget for file, budget in BUDGETS_S.items() if file in seconds]
     return max(1.0, statistics.median(ratios)) if len(ratios) >= FEWEST else 1.0

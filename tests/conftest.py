@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: tiny settings, whole runs, scripts in their own process."""
+"""Fixtures of whole runs: tiny settings, training, and scripts in separate processes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import time
 import types
 from pathlib import Path
 
-# Tests run beside their own processes: a second thread of torch or BLAS would only wait in circles.
+# Tests share the cores with their child processes; more threads of torch or BLAS would only spin.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Ray starts a process of Python for each core of a node, a second each, before one is asked for.
+# By default Ray starts a Python process per core of a node, each of which takes a second.
 os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112
 
 import cloudpickle
@@ -31,36 +31,36 @@ from headrace.ray.connection import RayCluster
 from tests import budget
 
 REQUIRED = os.environ.get("HEADRACE_CLUSTER_TESTS") == "required"
-"""Only tests of clusters run, and all of them."""
+"""Run only the tests of clusters, and all of them."""
 # Scripts that tests start import the environments of tests/worlds as tests do (see pyproject).
 _PATHS = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 
 
 def pytest_configure(config) -> None:
-    if not hasattr(config, "workerinput"):  # workers only run what the one process reports
+    if not hasattr(config, "workerinput"):  # workers only run what the main process schedules
         config.pluginmanager.register(budget.Seconds(), "seconds-by-file")
 
 
 def pytest_sessionstart(session) -> None:
-    gc.disable()  # for what is imported and collected stays
+    gc.disable()  # imported modules and collected tests are permanent
 
 
 def pytest_collection_finish(session) -> None:
-    """Let no collection of garbage look at thousands of tests and all modules again."""
+    """Exclude tests and modules from garbage collection."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    """With several workers, begin with the files that take longest."""
+    """With several workers, start with the files that take longest."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -budget.budget_s(item.nodeid.split("::")[0][len("tests/") :]))
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Where tests of clusters are required, one that is skipped fails with its reason."""
+    """Fail skipped tests of clusters with their reason if these tests are required."""
     report = (yield).get_result()
     if REQUIRED and report.skipped and any(map(item.get_closest_marker, ("cluster", "ray"))):
         report.outcome = "failed"
@@ -69,22 +69,22 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(autouse=True, scope="session")
 def own_key(tmp_path_factory):
-    """Runs are signed with a key of their own, not with that of whoever runs the tests."""
+    """Signs runs with a temporary key instead of the user's."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Tests run beside their own actor processes: torch's idle threads would only spin."""
+    """Limits torch to one thread, as tests run next to their actor processes."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def nothing_drawn(request, monkeypatch):
-    """Runs draw no picture and no report, a second each, but in tests that are marked ``draws``.
+    """Disables plots and reports of runs, a second each, except in tests marked ``draws``.
 
-    Nor are panels of a study's picture arranged, which takes longer than to draw them, and its
-    intervals are of few bootstraps, which take longer still.
+    Plots of studies skip the layout of panels, and their intervals use few bootstraps, as both are
+    slow.
     """
     if request.node.get_closest_marker("draws") is None:
         monkeypatch.setenv(UNDRAWN, "1")
@@ -95,11 +95,11 @@ def nothing_drawn(request, monkeypatch):
             monkeypatch.setattr(drawing.statistics, "REPEATS", FEW_REPEATS)
 
 
-# Tests of other modules look for processes that were left behind, but not those of clusters.
+# Tests of other modules look for leftover processes, but not for those of clusters.
 @pytest.fixture(scope="session" if REQUIRED else "module")
 def ray_cluster():
-    """One Ray cluster on this machine, that all who ask for one find; with room for 6 workers."""
-    if importlib.util.find_spec("ray") is None:  # to import it here would be too early
+    """Starts one Ray cluster on this machine for all tests, with room for 6 workers."""
+    if importlib.util.find_spec("ray") is None:  # importing it at the top would be too early
         pytest.skip("needs Ray")
     cluster = RayCluster(None, "a test", 6)
     yield cluster
@@ -108,14 +108,14 @@ def ray_cluster():
 
 @pytest.fixture(autouse=True)
 def several_nodes(request, monkeypatch):
-    """What a cluster of one node has set for this process isn't for those that tests start."""
+    """Removes the environment variables of a one-node cluster from child processes of the test."""
     if request.node.get_closest_marker("cluster"):
         monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", raising=False)
 
 
 @pytest.fixture
 def only_here(monkeypatch):
-    """Pickles what ``build`` makes of a function whose module no other process can import."""
+    """Pickles what ``build`` makes of a function whose module other processes can't import."""
 
     def pickled(build) -> bytes:
         module = types.ModuleType("only_here")
@@ -130,7 +130,7 @@ def only_here(monkeypatch):
 
 @pytest.fixture
 def tiny(tmp_path):
-    """Makes the Config of a run that takes a second."""
+    """Creates the Config of a run that takes a second."""
 
     def make(**settings) -> hr.Config:
         defaults = {
@@ -157,7 +157,7 @@ def finish():
     def run(config, until=lambda result: False) -> tuple[hr.Trainer, list[hr.Result]]:
         results = []
         trainer = hr.Trainer(config, notify=lambda text: None)
-        with contextlib.closing(trainer):  # without the picture, which takes longer
+        with contextlib.closing(trainer):  # without plots, which take longer
             for result in trainer:
                 results.append(result)
                 if until(result):
@@ -168,7 +168,7 @@ def finish():
 
 
 class Script:
-    """A Python program in a session of its own, with all that it prints in one file."""
+    """A Python program in a separate session, with its output in a file."""
 
     def __init__(self, folder: Path, arguments: list[str], **how: bool) -> None:
         self._output = folder / "output.txt"
@@ -177,7 +177,7 @@ class Script:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return the output so far."""
         return self._output.read_text()
 
     def wait_for(self, words: str, timeout_s: float = PATIENCE_S) -> None:
@@ -191,16 +191,16 @@ class Script:
         wait_until(printed, lambda: f"{words!r} never came:\n{self.output}", 0.02, timeout_s)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for its end; returns the exit status."""
+        """Wait for the program's end. Return its exit status."""
         return self.process.wait(timeout_s)
 
     def family(self) -> list[psutil.Process]:
-        """The process, its children, and theirs."""
+        """Return the process and its descendants."""
         parent = psutil.Process(self.process.pid)
         return [parent, *parent.children(recursive=True)]
 
     def end(self) -> None:
-        """Kill whatever is left of it."""
+        """Kill what is left of it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
@@ -222,13 +222,13 @@ def start(tmp_path):
 
 @pytest.fixture
 def forked_children(monkeypatch):
-    """What the code under test starts as ``python …`` has torch, too; see `tests/warm.py`."""
+    """Lets child processes ``python …`` fork from one that has torch; see `tests/warm.py`."""
     monkeypatch.setattr(subprocess, "Popen", popen)
 
 
 @pytest.fixture
 def gone():
-    """Whether processes have ended (or wait only to be reaped) within some seconds."""
+    """Waits until processes have ended (or are zombies), and returns whether they have."""
 
     def check(
         processes: list[psutil.Process], timeout_s: float = PATIENCE_S
@@ -245,7 +245,7 @@ def gone():
 
 @pytest.fixture
 def stop():
-    """Stops processes (SIGSTOP), which takes until each has a core, and none runs meanwhile."""
+    """Stops processes (SIGSTOP) and waits until none of them runs."""
 
     def running(processes: list[psutil.Process]) -> list[psutil.Process]:
         return [p for p in processes if p.status() != psutil.STATUS_STOPPED]

@@ -1,12 +1,12 @@
-"""A device that isn't there: tensors that say they are on an accelerator and are computed here.
+"""Simulated accelerator: tensors that claim another device and are computed on the CPU.
 
-PyTorch's own fake tensors carry no values, which a learner reads (lengths of sequences, norms of
+PyTorch's fake tensors carry no values, which a learner reads (lengths of sequences, norms of
 gradients, early stops), and a build of torch without CUDA can't index them or move them to
-"cuda". These carry values: each operation is computed on the processor after it has been held to
-the rule of accelerators, that all tensors of an operation are on one device. Exceptions are those
-of CUDA: numbers without dimensions, indices, and what copies.
+"cuda". The tensors here carry values. Each operation is computed on the CPU after checking the rule
+of accelerators: all tensors of an operation are on one device. Exceptions are those of CUDA:
+numbers without dimensions, indices, and copies.
 
-:func:`install` changes the process that calls it for good, so it is for processes of their own.
+:func:`install` changes the process permanently, so use it in separate processes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _gru_cell_backward(d_h: Any, kept: Any, has_bias: bool) -> Any:
     return d_x, d_g, d_h * z, *((d_x.sum(0), d_g.sum(0)) if has_bias else (None, None))
 
 
-# What accelerators have for a cell and the processor has not.
+# Operators of recurrent cells that accelerators have and the CPU lacks.
 _CELLS = {
     _aten._thnn_fused_lstm_cell.default: _lstm_cell,
     _aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
@@ -76,7 +76,7 @@ class WrongDevice(RuntimeError):
 
 
 class Elsewhere(Tensor):
-    """A tensor elsewhere, whose values are in ``inner``."""
+    """A tensor on the simulated device, with values in ``inner``."""
 
     inner: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -108,7 +108,7 @@ class Elsewhere(Tensor):
 
     @data.setter
     def data(self, other: Elsewhere) -> None:
-        self.inner = other.inner  # as where a parameter becomes a view of a flat vector
+        self.inner = other.inner  # needed where a parameter becomes a view of a flat vector
 
 
 class _Mode(TorchDispatchMode):
@@ -117,14 +117,14 @@ class _Mode(TorchDispatchMode):
 
 
 def install() -> None:
-    """Teach this process the device."""
+    """Register the device in this process."""
     torch.utils.backend_registration._setup_privateuseone_for_python_backend(NAME)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device=…) copies, as others do
 
 
 @contextlib.contextmanager
 def mode() -> Iterator[torch.device]:
-    """Have the device, inside."""
+    """Enable the device inside the block."""
     with _Mode():
         yield torch.device(NAME, 0)
 
@@ -152,12 +152,12 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func is _aten.copy_.default:
         return args[0]
     if there and func is _aten._pack_padded_sequence.default:
-        return Elsewhere(out[0]), out[1]  # lengths are on the processor, as they came
+        return Elsewhere(out[0]), out[1]  # lengths stay on the CPU
     return _wrapped(out, theirs) if there else out
 
 
 def _inside(values: Any, found: list[Tensor]) -> Any:
-    """Arguments with the values of tensors elsewhere; all tensors are added to ``found``."""
+    """Return arguments with the values of simulated tensors, which are added to ``found``."""
     if isinstance(values, Tensor):
         found.append(values)
         return values.inner if isinstance(values, Elsewhere) else values
@@ -169,7 +169,7 @@ def _inside(values: Any, found: list[Tensor]) -> Any:
 
 
 def _wrapped(out: Any, theirs: dict[int, Elsewhere]) -> Any:
-    """What an operation returned, as tensors elsewhere; those that it was given are themselves."""
+    """Return the results of an operation as simulated tensors; inputs are returned themselves."""
     if isinstance(out, Tensor):
         return theirs[id(out)] if id(out) in theirs else Elsewhere(out)
     return type(out)(_wrapped(x, theirs) for x in out) if isinstance(out, tuple | list) else out

@@ -1,7 +1,7 @@
-"""A population whose turns take moments and write real checkpoints: ``FILE OUTPUT [JSON]``.
+"""Population with instant turns and real checkpoints: ``FILE OUTPUT [JSON]``.
 
-What a run has learnt is the list of all (member, steps) that its weights went through, which stands
-in ``trainer.pt``; its weights are all one number that follows from it.
+A run's training history is the list of all (member, steps) of its weights, saved in ``trainer.pt``.
+All weights have one value, which follows from the history.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def population(output: str, **settings) -> Population:
 
 
 def shade(marks: list) -> float:
-    """The weights of what went through these marks."""
+    """Return the weights of a history."""
     return float(zlib.crc32(json.dumps(marks).encode()) % 1000)
 
 
 def score(member: int, steps: int) -> float:
-    """Of a member after a turn, whatever it has learnt."""
+    """Return the score of a member after a turn, whatever its history."""
     return float(zlib.crc32(json.dumps([member, steps]).encode()) % 100)
 
 
 def check_whole(folder: Path) -> list:
-    """The marks of a checkpoint, whose weights are those of its marks."""
+    """Return the history of a checkpoint, and check its weights."""
     marks = checkpoint.load_trainer(folder)["learner"]["marks"]
     for weight in checkpoint.load_policy(folder).parameters():
         assert bool((weight == shade(marks)).all()), f"{folder} is of two checkpoints"
@@ -58,7 +58,7 @@ def check_whole(folder: Path) -> list:
 
 
 def train(population, member, hyper, until, children):
-    """A turn, in two halves, each of which is saved."""
+    """Train a turn in two halves, each of which is saved."""
     run_dir, number = member.run_dir, member.number
     config = replaced(population.config, {"run_dir": str(run_dir), "seed": number, **hyper})
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def histories(population: Population) -> list[list[Event]]:
 
 
 def member_of(population: Population, number: int, score: float, steps: int = 100) -> Member:
-    """One that has trained for a while, with its checkpoint."""
+    """Return a run that has trained for a while, with its checkpoint."""
     member = Member(number, population.member_dir(number))
     member.folder.mkdir(parents=True)
     hyper = {name: value * (1 + number) for name, value in HYPER.items()}

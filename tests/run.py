@@ -1,11 +1,10 @@
-"""Runs the whole suite: ``python -m tests.run [--clusters] [--full] [arguments of pytest]``.
+"""Runs the whole test suite: ``python -m tests.run [--clusters] [--full] [arguments of pytest]``.
 
-Workers take the files between them, the longest first; then the tests marked ``serial`` run alone.
-The closing lines are those of both, and the seconds of each file beside its budget. On one core
-everything runs in turn, but for tests of clusters, which wait most of the time. With ``--clusters``
-only tests that start one run, and none may be skipped.
-Bytecode is kept in any case: without it each worker would rewrite all assertions, and each process
-compile all of the package.
+Workers share the files, the longest first. Then the tests marked ``serial`` run alone. The closing
+lines cover both, with the seconds of each file and its budget. On one core everything runs in turn,
+except tests of clusters, which wait most of the time. With ``--clusters`` only tests that start a
+cluster run, and none may be skipped. Bytecode is always cached: otherwise each worker would rewrite
+all assertions, and each process would compile the package.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from tests.tries import FULL
 
 TESTS = Path(__file__).parent
 NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-NUM_WORKERS = 1 if NUM_CORES == 1 else 3  # two cores are never idle: each test waits for something
+NUM_WORKERS = 1 if NUM_CORES == 1 else 3  # more workers than cores, as tests wait at times
 REQUIRED = {"HEADRACE_CLUSTER_TESTS": "required"}
 
 
 def main(arguments: list[str]) -> int:
-    """Run all of it; the exit status is 0 where every test passed."""
+    """Run the suite. Return 0 if all tests passed."""
     full, clusters = "--full" in arguments, "--clusters" in arguments
     others = [one for one in arguments if one not in ("--full", "--clusters")]
     runs = cluster_runs(full) if clusters else whole_runs(full, others)
@@ -50,14 +49,14 @@ def main(arguments: list[str]) -> int:
 
 
 def whole_runs(full: bool, others: list[str]) -> dict[str, list[str]]:
-    """Arguments of pytest for each part of the suite that every machine can run."""
-    others_are = "not cluster and not browser and not integrations"  # which not all machines can
+    """Return pytest arguments for each part of the suite that every machine can run."""
+    others_are = "not cluster and not browser and not integrations"  # these need special machines
     which = others_are if full else f"not full and not slow and {others_are} and not ray"
     with_serial = [
         str(path) for path in sorted(TESTS.rglob("test_*.py")) if "mark.serial" in path.read_text()
     ]
     if any(Path(argument.partition("::")[0]).exists() for argument in others):
-        with_serial = []  # only what was named
+        with_serial = []  # only the named files
     if NUM_WORKERS == 1:
         return {"one at a time": ["-m", which]}
     return side_by_side(f"{which} and not serial") | {
@@ -66,18 +65,18 @@ def whole_runs(full: bool, others: list[str]) -> dict[str, list[str]]:
 
 
 def cluster_runs(full: bool) -> dict[str, list[str]]:
-    """The same for tests of clusters, whichever the number of cores: they wait most of the time."""
+    """Return pytest arguments for tests of clusters, with the same workers on any machine."""
     return side_by_side("cluster or ray" if full else "(cluster or ray) and not full")
 
 
 def side_by_side(which: str) -> dict[str, list[str]]:
-    """By workers, in the order of the files' budgets."""
+    """Return pytest arguments for workers, with files in the order of their budgets."""
     by_workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
     return {"3 workers": [*by_workers, "-m", which]}
 
 
 def _run(arguments: list[str], seconds: Counter[str], more: dict[str, str]) -> int:
-    """Run pytest with more variables; adds the seconds of its files."""
+    """Run pytest with more environment variables, and add the seconds of its files."""
     kept = {name: x for name, x in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "seconds.json"

@@ -1,4 +1,4 @@
-"""Bad input is answered by one sentence before any actor starts, and nothing is written."""
+"""Invalid input raises a one-sentence error before any actor starts, and nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of seconds per file tells a test that grew from a slow machine."""
+"""The table of seconds per file distinguishes slow tests from a slow machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests import budget
 
 @pytest.fixture
 def seconds(monkeypatch) -> Counter[str]:
-    """What the files with a budget of their own take on a machine that is 2.5 times slower."""
+    """Seconds of the files with a separate budget on a machine that is 2.5 times slower."""
     monkeypatch.setattr(budget, "TOTAL_S", sum(budget.BUDGETS_S.values()))
     return Counter({file: 2.5 * allowed for file, allowed in budget.BUDGETS_S.items()})
 

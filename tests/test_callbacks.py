@@ -1,4 +1,4 @@
-"""Callbacks see a run begin, go on and end, however it ends."""
+"""Callbacks are called at the start, during and at the end of a run, however it ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Notes:
 
 
 def calls_of(callbacks, summary):
-    """What a run that ends well does, without training."""
+    """Run a successful training without training."""
     calls = CallbackList(callbacks)
     with calls.around("trainer"):
         calls.result(1, "trainer")

@@ -27,7 +27,7 @@ SERIAL = (*SIZES, "--num-actors", "1", "--transport", "serial", "--eval-episodes
 
 @pytest.fixture
 def run_dir(tmp_path, monkeypatch):
-    """Where runs of ``headrace.cli.main`` go."""
+    """Return a folder for runs of ``headrace.cli.main``."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "run"
 
@@ -278,7 +278,7 @@ TRAININGS = {
     "a lambda": """
         hr.train(lambda: Walk(goal=4), hr.A2C(), **settings)
     """,
-    "a class in a module beside the script": """
+    "a class in a module next to the script": """
         import walks
         hr.train(walks.Walk, hr.A2C(), **settings)
     """,
@@ -313,7 +313,7 @@ def unread():
 def test_a_reader_that_has_seen_enough_gets_no_traceback(command):
     with unread():
         assert main(command) == 141
-        print("to nobody", flush=True)
+        print("unread", flush=True)
 
 
 def test_a_run_whose_reader_has_seen_enough_goes_on(run_dir):

@@ -1,5 +1,7 @@
-"""Malformed command lines, hundreds of them in one process, none of which trains: each is accepted
-or ends with status 2 and says why, without a traceback and at once. ``pytest -s`` prints counts.
+"""Hundreds of malformed command lines in one process, without training.
+
+Each is accepted, or exits with status 2 and a reason, without a traceback and at once.
+``pytest -s`` prints counts.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ VALUES = [
     "9" * 5000, "None", "null", "true", "auto", "{", "[]", "3", '{"a": NaN}', "[" * 100_000, "--",
     "-", " ", "a=b", "a,b", "\udcff", "🐍:x", "../../x:y", "--help-me",
 ]  # fmt: skip
-RUNS = {  # by command: flags, beside what has to be there
+RUNS = {  # by command: flags, in addition to required ones
     "resume": ["--total-steps", "--stop-return", "--num-learners", "--nonsense"],
     "evaluate": ["--episodes", "--seed", "--which", "--video", "--nonsense"],
     "plot": ["--output", "--nonsense"],

@@ -1,4 +1,4 @@
-"""What completes commands in a shell knows the words of their own help."""
+"""Completion of commands in a shell knows the words of their help."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_command_whose_package_is_missing_leaves_the_others_complete():
 
 @pytest.fixture(scope="module")
 def words():
-    """Of commands whose help comes quickly, and of one algorithm."""
+    """Return the help of fast commands and of one algorithm."""
     some = {name: COMMANDS[name] for name in ("train", "evaluate", "launch")}
     found = words_of(some, {"train": ["ppo"], "launch": list(SCHEDULERS)})
     found.after["train"], found.after[""] = NAMES, [*COMMANDS, "--version"]
@@ -57,7 +57,7 @@ def words():
 
 
 def completed(shell: str, words: Completions, *line: str) -> set[str]:
-    """What a shell offers for the last word of a line."""
+    """Return what a shell offers for the last word of a line."""
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}")
     text = completion.script(shell, words)

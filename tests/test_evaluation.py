@@ -1,4 +1,4 @@
-"""Episodes that are played after training: their pictures, and how they are told."""
+"""Evaluation episodes after training: videos and messages."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FEATURES = {
     "headrace plot run": "a plot needs matplotlib, which isn't installed: pip install "
     "'headrace[plots]'",
     "headrace report run": "pip install 'headrace[plots]'",
-    "headrace evaluate run --episodes 1 --video film": "pip install 'headrace[video]'",
+    "headrace evaluate run --episodes 1 --video out": "pip install 'headrace[video]'",
     "headrace plan appo": "headrace plan needs simpy, which isn't installed: pip install "
     "'headrace[studies]'",
     "headrace bench scaling": "pip install 'headrace[studies]'",

@@ -1,4 +1,4 @@
-"""Flags accept other forms of values and explain other libraries' setting names."""
+"""Flags accept alternative forms of values and explain other libraries' setting names."""
 
 from __future__ import annotations
 

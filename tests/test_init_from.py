@@ -1,4 +1,4 @@
-"""A run that begins with another run's policy: what travels, and what has to be the same."""
+"""Runs that start from another run's policy: what is copied, and what must match."""
 
 from __future__ import annotations
 

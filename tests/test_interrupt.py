@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGKILL at any instant: one line, no traceback, and nothing left behind."""
+"""Ctrl-C and SIGKILL at any time: one line, no traceback, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRAIN = (
 
 
 class Run:
-    """A real command, whose temporary files are in a folder of its own."""
+    """Starts a real command with a separate temporary folder."""
 
     def __init__(self, folder: Path, num_learners: int) -> None:
         self.temporary, self._output = folder / "temporary", folder / "output.txt"

@@ -1,4 +1,4 @@
-"""Who gives way where cores are short: actors to their learner, whatever shares cores out first."""
+"""Priorities on busy cores: actors yield to their learner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def spin(pipe: Connection) -> None:
 
 
 def own_seconds(pid: int) -> float:
-    """Of a processor, that a process has used."""
+    """Return the CPU seconds that a process has used."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 

@@ -1,4 +1,4 @@
-"""Output that can't be written ends no run and shows no traceback."""
+"""Output that can't be written neither stops a run nor shows a traceback."""
 
 from __future__ import annotations
 

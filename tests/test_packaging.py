@@ -1,4 +1,4 @@
-"""What is installed and shipped: pins for each Python, the source distribution, its description."""
+"""Packaging: pins for each Python, the source distribution, and its description."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def holds(requirement: Requirement, python: str) -> bool:
-    """Whether it is one, there."""
+    """Return whether a module belongs to a package."""
     there = {"python_version": python, "python_full_version": f"{python}.1", "extra": ""}
     return requirement.marker is None or requirement.marker.evaluate(there)
 
@@ -47,7 +47,7 @@ def pins(python: str) -> dict[str, str]:
 
 
 def ours(extras: tuple[str, ...]) -> list[Requirement]:
-    """What pyproject.toml asks for with some extras."""
+    """Return the requirements of pyproject.toml with some extras."""
     known = PROJECT["optional-dependencies"]
     asked = map(Requirement, [*PROJECT["dependencies"], *(r for e in extras for r in known[e])])
     return [

@@ -1,4 +1,4 @@
-"""What editors and type checkers know of ``hr``: the names, and the keywords of ``hr.train``."""
+"""Names and keywords of ``hr`` for editors and type checkers."""
 
 from __future__ import annotations
 

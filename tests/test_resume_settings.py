@@ -1,4 +1,4 @@
-"""A resumed run keeps its settings; what is named changes, is told, or is refused."""
+"""A resumed run keeps its settings; explicit changes are applied and printed, or rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals of a process that a launcher shields from them, and of what it starts."""
+"""Signals of a process whose launcher ignores them, and of its children."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every field of every dataclass of settings against values that no one should give it: the answer
-is a setting that can be used, or a ConfigError of one line. ``pytest -s`` prints the counts.
+"""Invalid values for every field of every settings dataclass.
+
+The result is a usable setting, or a ConfigError of one line. ``pytest -s`` prints the counts.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ VALUES: list[Any] = [
 
 
 def answer(made: Any, counts: Counter[str]) -> Any:
-    """What is made, or None for a sentence; fails for any other answer."""
+    """Return the object, or None after a one-line error; fail otherwise."""
     counts["tried"] += 1
     try:
         value = made()
@@ -81,7 +82,7 @@ def answer(made: Any, counts: Counter[str]) -> Any:
 
 
 def use(config: Config) -> None:
-    """What every run makes of its settings; sizes left to it may not fit the others."""
+    """Resolve the settings as every run does; automatic sizes may not fit the others."""
     settled = config.settled
     again = from_json(json.loads(json.dumps(config.to_json())))
     if isinstance(config.env, str) and (config.network.torso is None or "torso" not in config.env):
@@ -269,7 +270,7 @@ def test_numbers_of_numpy_and_lists_become_plain_ones():
 
 
 def limits(hint: Any) -> tuple[bool, bool]:
-    """Whether a number fits an annotation, and whether a range limits it."""
+    """Return whether a number fits an annotation, and whether a range limits it."""
     extra: tuple[Any, ...] = ()
     if get_origin(hint) is Annotated:
         hint, extra = hint.__origin__, hint.__metadata__

@@ -1,4 +1,4 @@
-"""What only ``make test-full`` tries: all examples of Hypothesis, and all cases of some tests."""
+"""Numbers of Hypothesis examples and test cases: few in ``make test``, more in the full suite."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import settings
 
 FULL = "HEADRACE_TESTS_FULL"
-"""The variable under which all are tried."""
+"""Environment variable under which all run."""
 
 
 def examples(count: int, **others: bool) -> settings:
-    """Settings for so many examples, without a limit of time for each."""
+    """Return Hypothesis settings with this number of examples and no deadline."""
     return settings(
         max_examples=count if FULL in os.environ else max(10, count // 3), deadline=None, **others
     )

@@ -1,4 +1,4 @@
-"""What a page of docs/ says to write and to change, done to a copy of the package."""
+"""Applies the instructions of a page in docs/ to a copy of the package."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _DIFF = re.compile(r"^```diff\n--- (\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def files() -> dict[str, str]:
-    """The new files of the page, by path."""
+    """Return the new files of the page, by path."""
     return dict(_FILE.findall(PAGE.read_text(encoding="utf-8")))
 
 
 def follow(folder: Path) -> None:
-    """Copy the package into a folder, and write and change all that the page says.
+    """Copy the package into a folder, and apply all files and changes of the page.
 
     Raises:
-        AssertionError: what the page says to change isn't there, or is there more than once.
+        AssertionError: a line to change doesn't exist exactly once.
     """
     shutil.copytree(ROOT / "headrace", folder / "headrace", symlinks=True)
     for path, text in files().items():
@@ -37,6 +37,6 @@ def follow(folder: Path) -> None:
 
 
 def side(hunk: str, other: str) -> str:
-    """A hunk's lines without those of the other side's mark."""
+    """Return a hunk's lines without those of the other side."""
     lines = [line for line in hunk.splitlines(keepends=True) if not line.startswith(other)]
     return "".join(line[1:] for line in lines)

@@ -1,10 +1,10 @@
-"""Python programs that start in milliseconds: forked from a process that has torch imported.
+"""Python programs that start in milliseconds, forked from a process that has torch imported.
 
     pytest ──► multiprocessing's fork server (imports what programs import) ──► a program
 
-A program is told apart from a fresh ``python`` by what it has imported already; its session,
-folder, variables, arguments, ``__main__``, output and exit status are its own. It takes Ctrl-C as
-a program in a terminal does, also where the tests were started with SIGINT ignored.
+A program differs from a fresh ``python`` only by the modules that are already imported. It has a
+separate session, folder, environment, ``__main__``, output and exit status. It handles Ctrl-C like
+a program in a terminal, even if the tests were started with SIGINT ignored.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from headrace.studies import statistics
 IMPORTED = (
     *("warm", "headrace.cluster_env.worker", "headrace.cli", "headrace.rundir.plot", "rich.table"),
     *("gymnasium.envs.classic_control", "matplotlib.pyplot", "torch.utils.tensorboard", "tyro"),
-    # What a child needs of a module of tests, if only for an environment that it defines.
+    # Modules of tests that children need, for example for an environment.
     *("pytest", "tensorboard.backend.event_processing.event_accumulator", "worlds", "tests.worlds"),
     *("headrace.api", "headrace.cli.training", "headrace.trainer.trainer", "headrace.launch"),
 )
-"""What takes a tenth of a second or more, which each child would import again."""
+"""Modules that take a tenth of a second or more to import."""
 
 
 UNDRAWN = "HEADRACE_TESTS_UNDRAWN"
-"""The variable under which programs draw nothing when a run ends."""
+"""Environment variable under which programs draw nothing when a run ends."""
 DRAWS = ("plot", "_report")
-"""What draws, of :mod:`headrace.evaluating.run_end`."""
+"""Functions that draw, in :mod:`headrace.evaluating.run_end`."""
 FEW_REPEATS = 100
-"""Bootstraps for intervals that nobody looks at."""
+"""Bootstraps of intervals that no test checks."""
 ALL = """
 import json, sys
 from headrace.cli import main
@@ -55,10 +55,10 @@ for command in json.loads(sys.argv[1]):
 
 
 def share_fork_server() -> None:
-    """Let the fork server of the tests import what programs need, and all below it use it.
+    """Let the fork server of the tests import what programs need, and share it with descendants.
 
-    Left to itself, each learner that it starts would start one of its own for its actors, which
-    imports torch again. A program is an exception, unless it was started as ``shared``.
+    Otherwise each learner would start a fork server for its actors, which imports torch again.
+    Programs start one, unless they are ``shared``.
     """
     server, preload = forkserver._forkserver, forkserver.set_forkserver_preload
     forkserver.set_forkserver_preload = lambda modules: preload([*modules, *IMPORTED])
@@ -70,14 +70,14 @@ def _ensure_running() -> None:
     server = forkserver._forkserver
     in_child = server._forkserver_pid is None and server._forkserver_alive_fd is not None
     if not in_child:
-        # Its socket has a name, by which the processes below it find it.
+        # Descendants find it by the name of its socket.
         getattr(current_process(), "_config", {}).pop("tempdir", None)
         forkserver.ForkServer.ensure_running(server)
 
 
 share_fork_server()  # here, and in the fork server, which imports this module
-# What a dead process wrote is there; only a dead machine's needs to be on the disk, and waiting for
-# that is half of a short run.
+# Data written by a dead process survives; syncing to disk only matters for a dead machine, and
+# takes half the time of a short run.
 os.fsync = lambda descriptor: None
 
 
@@ -90,12 +90,12 @@ def _share_no_more() -> None:
 
 
 def run(folder: Path, *arguments: str, timeout_s: float = 100.0) -> str:
-    """Run ``python *arguments`` in a folder to its end, which is to be a good one.
+    """Run ``python *arguments`` in a folder, and check that it succeeds.
 
-    Processes that it starts are forked from where it was forked itself.
+    Processes that it starts are forked from the same process.
 
     Returns:
-        All that it printed.
+        its whole output.
     """
     output = folder / "output.txt"
     with output.open("w") as file:
@@ -115,11 +115,11 @@ def headrace(folder: Path, *commands: Sequence[str]) -> str:
     return run(folder, "-c", ALL, json.dumps(commands))
 
 
-STARTED = subprocess.Popen  # which popen stands for where it is put in its place
+STARTED = subprocess.Popen  # as Popen is replaced by this class
 
 
 def popen(command, *, stdout, stderr=None, stdin=None, start_new_session=True) -> Any:
-    """What ``subprocess.Popen`` does with ``python …``; see the fixture ``forked_children``."""
+    """Replace ``subprocess.Popen`` for ``python …``; see the fixture ``forked_children``."""
     if command[0] != sys.executable:
         files = {"stdout": stdout, "stderr": stderr, "stdin": stdin}
         return STARTED(command, **files, start_new_session=start_new_session)
@@ -138,13 +138,13 @@ def _number(file) -> int:
 
 
 class Program:
-    """A program that runs, with those methods of ``subprocess.Popen`` that tests call.
+    """A running program with the methods of ``subprocess.Popen`` that tests call.
 
     Args:
-        command: the interpreter, which is not looked at, and its arguments.
-        output: a file descriptor for all that it prints; error: one for its errors, if another.
-        stdin: one that it reads.
-        shared: it doesn't start a fork server of its own, but uses the one it came from.
+        command: the interpreter, which is ignored, and its arguments.
+        output: a file descriptor for the output; error: one for errors, if separate.
+        stdin: a file descriptor of the input.
+        shared: use the fork server of the tests instead of starting one.
     """
 
     def __init__(
@@ -197,11 +197,11 @@ class Program:
 
 
 def _live(arguments, folder, variables, files, shared) -> None:
-    """Be the program that was asked for."""
+    """Become the requested program."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # the fork server has it blocked
-    set_start_method(None, force=True)  # the fork server has told it its own
+    set_start_method(None, force=True)  # the fork server has set its own
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)
@@ -221,7 +221,7 @@ def _live(arguments, folder, variables, files, shared) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """What ``python *arguments`` does."""
+    """Run ``python *arguments``."""
     installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
     named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     what, *rest = arguments
@@ -240,7 +240,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _status_of(program: Callable[[], None]) -> int:
-    """Run it; its exit status, after what the interpreter does at the end."""
+    """Run the program. Return its exit status, after the interpreter's work at exit."""
     try:
         program()
         status = 0

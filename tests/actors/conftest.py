@@ -1,4 +1,4 @@
-"""What the tests of actors share."""
+"""Fixtures of the actor tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 @pytest.fixture(params=["serial", "shm", pytest.param("ray", marks=[needs_ray, pytest.mark.ray])])
 def way(request):
-    """The settings of each transport."""
+    """Returns the settings of each transport."""
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
         return {"cluster": "ray", "transport": "shm"}

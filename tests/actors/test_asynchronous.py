@@ -1,4 +1,4 @@
-"""At its own pace each environment gives the rollout that lock step gives; nobody waits for one."""
+"""Asynchronous stepping gives the same rollouts as synchronous stepping, without waiting."""
 
 from __future__ import annotations
 

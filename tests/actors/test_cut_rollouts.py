@@ -1,4 +1,4 @@
-"""Rollouts that are cut short: nothing is lost, and what is padded changes nothing."""
+"""Rollouts that are cut short lose no step, and their padding changes nothing."""
 
 from __future__ import annotations
 

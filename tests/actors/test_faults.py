@@ -1,4 +1,4 @@
-"""What breaks is replaced, reported and counted, and nothing half-written is trained on."""
+"""Failed actors are replaced, reported and counted, and incomplete rollouts are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent of a game is a column: each of its steps arrives once, there, with its own reward."""
+"""Each step of a game's agent arrives once, in the agent's column, with its reward."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Told:
 
 
 def told(rollouts: list[Rollout], b: int) -> list[Told]:
-    """What the valid steps of a column say, in order."""
+    """Return the labels of the valid steps of a column, in order."""
     found = []
     for rollout in rollouts:
         obs = rollout.obs
-        while isinstance(obs, dict):  # beside a mask
+        while isinstance(obs, dict):  # next to a mask
             obs = obs["observation"]
         for t in (~rollout.first[1:, b]).nonzero().flatten().tolist():
             before = tuple(obs[t, b].int().tolist())

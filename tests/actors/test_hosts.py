@@ -1,4 +1,4 @@
-"""Actors on the hosts of a network, which are killed, cut off and added while they act."""
+"""Actors on hosts of a network that are killed, disconnected and added during a run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Run:
         (folder / "script.py").write_text(SCRIPT)
         flags = ["--head", f"--node-ip-address={HEAD}", "--port=6379", "--num-cpus=1"]
         flags += ["--include-dashboard=false", f"--system-config={json.dumps(HEALTH)}"]
-        # One command, since each has a /tmp/ray of its own.
+        # One command, since each has a separate /tmp/ray.
         command = 'cd "$1"; shift; "$@" && exec "$0" -u script.py'
         words = ["bash", "-c", command, sys.executable, str(folder), *ray_start(*flags)]
         self.script, self._workers = hosts.run(1, *words), []

@@ -1,4 +1,4 @@
-"""Shared inference: the same rollouts, the right versions, and a process that may die."""
+"""Shared inference gives the same rollouts and the right versions, and survives a dead server."""
 
 from __future__ import annotations
 

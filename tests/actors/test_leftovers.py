@@ -1,4 +1,4 @@
-"""What environments start ends with their actor, and nothing of a killed run stays behind."""
+"""Processes that environments start end with their actor, and killed runs leave nothing behind."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
 
 class ServerEnv(SlowEnv):
-    """Starts servers as simulators do, and writes their process ids into a folder.
+    """Starts servers as simulators do, and writes their process ids to a folder.
 
     Args:
-        folder: of the ids. fail_at: a step that raises, while a thread of its own goes on.
+        folder: of the ids. fail_at: a step that raises while one of its threads continues.
     """
 
     def __init__(self, folder: str, fail_at: int = 10**9) -> None:
@@ -89,7 +89,7 @@ def servers(tmp_path):
 
 @pytest.fixture
 def config(tiny, servers):
-    """Of a run with one actor that starts servers."""
+    """Return the config of a run with one actor that starts servers."""
 
     def make(**settings) -> hr.Config:
         kwargs = {"folder": servers.folder, **settings.pop("env_kwargs", {})}
@@ -200,7 +200,7 @@ def test_a_killed_fork_server_leaves_no_socket_at_any_time_and_is_replaced(start
 
 
 def test_what_is_stopped_is_killed_before_what_could_kill_it(stop, monkeypatch):
-    """Of two that end the same family at once, one may be killed by the other halfway."""
+    """If two processes end the same tree at once, one may be killed halfway."""
     order: list[int] = []
     with contextlib.ExitStack() as stack:
         sleepers = []
@@ -229,7 +229,7 @@ def marked(mark: str, command: list[str] = SLEEP):
 
 
 def test_what_is_killed_has_ended_afterwards(monkeypatch):
-    """What starts next may need its port, and a signal may take a while."""
+    """A successor may need its port, and a signal may take a while."""
     kill = os.kill
 
     def late(pid: int, number: int) -> None:
@@ -298,7 +298,7 @@ def test_a_process_is_ending_from_when_its_files_are_closed():
             one.kill()
             assert one.stdout.read() == b""  # while others of its files are yet to be closed
             assert is_ending(one.pid)
-    assert is_ending(one.pid)  # and is no more
+    assert is_ending(one.pid)  # and it has ended
 
 
 def test_a_child_whose_work_ends_for_its_parents_end_ends_the_family(monkeypatch):

@@ -1,4 +1,4 @@
-"""Actors on a Ray cluster: the same training, and what is told of all that can go wrong."""
+"""Actors on a Ray cluster train equally, and report each kind of failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [needs_ray, pytest.mark.ray]
 
 
 def spec_of(config) -> tuple:
-    """What the config's actors are built from, and their policy."""
+    """Return a spec of the config's actors, and their policy."""
     envs = make_vec(config.env, 1, env_kwargs=config.env_kwargs)
     policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
     return config.actor_spec(resolve(config.env), policy), policy
@@ -263,7 +263,7 @@ def test_an_actor_whose_process_is_slow_to_start_is_no_lack_of_room(opened, monk
         patch.setattr(process_ray.RayCluster, "cores", 1.5)
         with pytest.raises(ActorFailed, match="didn't start within 0 s"):
             source._fleet.kill_silent(0.0)
-    assert source._fleet.supervise() is None  # that nobody acts yet is no news
+    assert source._fleet.supervise() is None  # actors that haven't started yet aren't reported
     while source._queue.homes[0] is None:
         source._queue._receive(1.0)
     source._fleet.kill_silent(0.0)  # it has a node, and imports torch there

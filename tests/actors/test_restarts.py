@@ -1,4 +1,4 @@
-"""Which deaths of actors use up the restarts that a run has."""
+"""Deaths of actors that count towards a run's restarts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_actors_raise_and_what_dies_on_this_machine_counts_each(said):
 
 
 class Fleet(RayFleet):
-    """Of actors that are only noted, each on a node of the same name."""
+    """Fleet of actors that are only recorded, each on a node of the same name."""
 
     def __init__(self, num_actors: int, min_actors: int, most: int) -> None:
         self._spec, self._least = (
@@ -66,7 +66,7 @@ class Fleet(RayFleet):
             homes=homes,
             slots=self.slots,
             gaps={},
-            check_store=lambda: None,  # nobody delivers again
+            check_store=lambda: None,  # no actor delivers again
         )
 
     def _start_one(self, actor: int) -> None:

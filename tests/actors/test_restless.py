@@ -1,4 +1,4 @@
-"""Agents that come and go at random: what arrives is what a literal loop over the game tells."""
+"""Rollouts of agents that join and leave at random match a literal loop over the game."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def filled(envs: VectorEnv, count: int, num_steps: int = T) -> list[Rollout]:
 
 
 def played(rollouts: list[Any], world: str, seed: int) -> list[list[Entry]]:
-    """Of each column what a literal loop over its game tells, given the actions that arrived."""
+    """Return each column as a literal loop over its game gives it, for the actions that arrived."""
     columns = [told(rollouts, b) for b in range(B)]
     actions = {one.before: one.action for found in columns for one in found}
     whole = [
@@ -85,7 +85,7 @@ def check_ledger(rollouts: list[Any], world: str, seed: int) -> list[list[Entry]
 
 
 def seed_of(rollouts: list[Any]) -> int:
-    """Of the first game, by what its agents see."""
+    """Return the number of the first game, from the observations of its agents."""
     return next(
         int(r.obs[0, b, 0]) for r in rollouts for b in range(AGENTS) if not bool(r.first[1, b])
     )

@@ -1,4 +1,4 @@
-"""Which scheduling the processes that act, and what they start, have."""
+"""Scheduling policy and niceness of actor processes and their children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.processes import use_batch_scheduling
 
 
 def _can_choose() -> bool:
-    """Whether threads here may become batch work, and are none."""
+    """Return whether threads here may use SCHED_BATCH, and don't."""
     kinds = []
 
     def work() -> None:
@@ -76,7 +76,7 @@ def test_actors_push_nobody_from_a_core_and_the_learner_is_as_it_was(tmp_path):
 
 def test_who_acts_for_all_is_as_important_as_the_learner_but_pushes_nobody_from_a_core(tiny):
     if os.getpriority(os.PRIO_PROCESS, 0) == 19:
-        pytest.skip("nobody can be nicer")
+        pytest.skip("niceness is at its maximum")
     config = tiny(algo=hr.APPO(), inference="shared", total_steps=10**9)
     with contextlib.closing(hr.Trainer(config, notify=lambda line: None)) as trainer:
         results = iter(trainer)

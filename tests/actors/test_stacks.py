@@ -1,4 +1,4 @@
-"""Stacks held as single pictures are, bit for bit, the stacks that the actor acted on."""
+"""Frame stacks stored as single frames are bit for bit the stacks of the actor."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def seen(rollout):
 
 
 def check_same(once, whole, num_steps=None):
-    """What is real of two rollouts is the same, and the first holds pictures once."""
+    """Check that real parts of two rollouts are equal, and that the first stores frames once."""
     assert num_bytes(once.obs) < num_bytes(whole.obs)
     end = None if num_steps is None else (num_steps + 1) * B  # behind are fillers
     assert torch.equal(seen(once)[:end], seen(whole)[:end])
@@ -158,7 +158,7 @@ RUN = dict(  # noqa: C408
 
 
 def weights(run_dir, **settings):
-    """Of a run, as one vector."""
+    """Return the weights of a run as one vector."""
     with hr.Trainer(hr.Config(**RUN | settings, run_dir=str(run_dir)), notify=print) as trainer:
         for _ in trainer:
             pass
@@ -260,7 +260,7 @@ def test_what_may_be_no_stack_is_held_whole(env, tmp_path):
 
 
 def transitions(fill, count):
-    """Of each environment, from so many rollouts: what was seen, paid and seen then."""
+    """Return observations, rewards and next observations per environment."""
     found = [[] for _ in range(B)]
     for _ in range(count):
         rollout = fill()
@@ -278,7 +278,7 @@ def test_a_rollout_ends_where_an_episode_begins_in_a_way_that_it_can_not_hold(en
     ours, theirs = transitions(once, 30), transitions(whole, 20)
     once.close(), whole.close()
     for column, all_of_it in zip(ours, theirs, strict=True):
-        assert 30 < len(column) < len(all_of_it)  # it goes on, in more rollouts
+        assert 30 < len(column) < len(all_of_it)  # it continues in more rollouts
         for step, same in zip(column, all_of_it, strict=False):
             assert all(map(torch.equal, step, same))
 

@@ -1,4 +1,4 @@
-"""When weights are fetched: the rule, and what one actor knows of its distance."""
+"""Rule of weight synchronisation, and an actor's estimate of its policy divergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that move in turns: each move arrives once, with what came until the agent's next turn."""
+"""Moves of turn-based agents arrive once, with the rewards until the agent's next turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors that fetch weights every update, every k, or on drift, in whole runs."""
+"""Whole runs whose actors fetch weights at every update, every k updates, or by divergence."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def literal(policy, rollout) -> float:
 
 
 class Record:
-    """What learners took in, what they said of it and what actors were told."""
+    """Batches, results and weights that passed between learner and actors."""
 
     def __init__(self, monkeypatch) -> None:
         self.trainer: hr.Trainer | None = None

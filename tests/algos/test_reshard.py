@@ -1,4 +1,4 @@
-"""Replay of several learners, shared out again among another number of them."""
+"""Replay of several learners is redistributed when their number changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reshard(states: list[State], size: int) -> list[State]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether states are equal bit for bit."""
+    """Return whether states are equal bit for bit."""
     if isinstance(one, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):

@@ -1,4 +1,4 @@
-"""Lets tests import files of benchmarks/, the way these import each other."""
+"""Fixtures that import files of benchmarks/ as these import each other."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def importable(monkeypatch) -> None:
 
 @pytest.fixture
 def benchmark() -> Callable[[str], ModuleType]:
-    """Imports a file of benchmarks/ by its name."""
+    """Imports a file of benchmarks/ by name."""
     return importlib.import_module

@@ -1,4 +1,4 @@
-"""benchmarks/atari.py and precision.py: their player, their figures, and small runs of all."""
+"""benchmarks/atari.py and precision.py: player, measures, and small runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/environments.py: what counts as working, as a sentence and as a failure."""
+"""benchmarks/environments.py: classification of results as ok, error message or failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the architectures on several hosts, and how the benchmarks make hosts."""
+"""Benchmarks on several hosts: rows of the architectures, and creation of hosts."""
 
 from __future__ import annotations
 

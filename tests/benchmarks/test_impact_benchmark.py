@@ -1,6 +1,6 @@
-"""The comparisons of IMPACT's paper: settings, resuming, figures and files (benchmarks/impact.py).
+"""benchmarks/impact.py: settings, resuming, measures and files.
 
-Only one run is a real one; the others are stand-ins that write a curve.
+Only one run is real; the others are stand-ins that write a curve.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The learning suite: its grid, and its figures. No run is a real one."""
+"""The learning suite: grid and scores, without real runs."""
 
 from __future__ import annotations
 

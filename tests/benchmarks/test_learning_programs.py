@@ -1,4 +1,4 @@
-"""What the learning suite runs: its tasks, the peers, and headrace's command, made small."""
+"""Programs of the learning suite with few steps: tasks, peers, and headrace's command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""multitask.py: what it trains, and what it makes of the returns."""
+"""multitask.py: its runs, and the scores of their returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of the wargame, made small."""
+"""The benchmark of OrbitalDominance with few games."""
 
 from __future__ import annotations
 
@@ -268,9 +268,9 @@ def test_who_is_near_whom_is_told_and_whether_the_sun_shines(study):
     assert each["near, dark"].tolist() == [0, 0, 1, 0]
     assert each["off station"].tolist() == [0, 0, 0, 1]
     assert each["off station, km"].tolist() == pytest.approx([0, 0, 0, 5.001])
-    assert each["jams in reach"].tolist() == [1, 1, 0, 0]  # nobody sees anything in the dark
+    assert each["jams in reach"].tolist() == [1, 1, 0, 0]  # no side sees anything in the dark
     assert each["blinded"].tolist() == [0, 0, 0, 0]
-    actions[1] = jam + 1  # who has nobody near
+    actions[1] = jam + 1  # players without neighbours
     envs.scene.sun[0, 1] = -0.5 * np.pi  # ahead on the track, where red's asset is from blue's
     each = study.counts(moment(study, envs, actions, infos))
     assert each["jams in reach"].tolist() == [1, 0, 0, 0]

@@ -1,4 +1,4 @@
-"""orbital_rates.py: all cases are the same run but for who plays, and ratios are within a round."""
+"""orbital_rates.py: all cases are the same run except for the players."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_case_trains_as_many_columns_and_the_league_has_its_snapshots(rate
 
 
 def test_single_columns_are_the_games_own(rates):
-    """The same numbers, of which nobody is told that two are of one game."""
+    """The same observations as separate environments instead of two seats of a game."""
     games, single = OrbitalDominanceVectorEnv(4), make_vec(rates.Single, 4)
     assert not agents_of(single)
     np.testing.assert_array_equal(games.reset(seed=1)[0], single.reset(seed=1)[0])

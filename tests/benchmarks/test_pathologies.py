@@ -1,4 +1,4 @@
-"""The pictures of the tuning guide: each on its page, and drawn by its program."""
+"""Plots of the tuning guide: each is on its page, and drawn by its program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/pbt.py: its task, that both arms begin alike, and a whole small comparison."""
+"""benchmarks/pbt.py: its task, the equal start of both arms, and a small comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of pixels: what is asked of each program, and what is made of the figures."""
+"""The benchmark of pixels: requests of each program, and the rows of its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison with Stable-Baselines3 in equal updates: who is measured how, and the ratios."""
+"""The comparison with Stable-Baselines3 in equal updates: cases, rates and ratios."""
 
 from __future__ import annotations
 

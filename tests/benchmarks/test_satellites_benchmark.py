@@ -1,4 +1,4 @@
-"""The benchmark of the satellite games, made small."""
+"""The benchmark of the satellite games with few episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of self-play: what it trains is measured, and drawn."""
+"""The benchmark of self-play: training, measuring and plotting."""
 
 from __future__ import annotations
 

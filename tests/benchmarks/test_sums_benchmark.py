@@ -1,4 +1,4 @@
-"""The prediction of benchmarks/sums.py: by a study's model, with the costs between hosts."""
+"""Predictions of benchmarks/sums.py from a study's model and the costs between hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of ClusterEnv share: one Ray cluster, and environments that are closed."""
+"""Fixtures of the ClusterEnv tests: a Ray cluster, and environments that are closed at the end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ cloudpickle.register_pickle_by_value(parts)  # workers can't import it
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 def place(request) -> Callable[..., Any]:
-    """LocalConfig or RayConfig, of which either has to pass."""
+    """Parametrises tests with LocalConfig and RayConfig."""
     if request.param == "local":
         return LocalConfig
-    if importlib.util.find_spec("ray") is None:  # to import it here would be too early
+    if importlib.util.find_spec("ray") is None:  # importing it at the top would be too early
         pytest.skip("needs Ray")
     request.getfixturevalue("ray_cluster")
     return RayConfig
@@ -29,13 +29,13 @@ def place(request) -> Callable[..., Any]:
 
 @pytest.fixture
 def warned(recwarn) -> Callable[[str], bool]:
-    """Whether a warning with these words came so far."""
+    """Return whether a warning with these words was raised."""
     return lambda words: any(words in str(warning.message) for warning in recwarn)
 
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., ClusterEnv]]:
-    """Makes a ClusterEnv of two local workers, of one environment each, unless told otherwise."""
+    """Creates a ClusterEnv of two local workers with one environment each by default."""
     made: list[ClusterEnv] = []
 
     def create(type: Any = "gymnasium", config: Any = None, **settings: Any) -> ClusterEnv:

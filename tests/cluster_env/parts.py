@@ -1,4 +1,4 @@
-"""Agents and environments that the tests of ClusterEnv send to workers, and the oracle of order."""
+"""Agents and environments that ClusterEnv tests send to workers, and an oracle of step order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from worlds import (
 
 
 def chosen(once: str) -> bool:
-    """Whether the caller is the first to create this file."""
+    """Return whether the caller is the first to create this file."""
     try:
         os.close(os.open(once, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -33,7 +33,7 @@ def chosen(once: str) -> bool:
 
 
 class DelayedCountingEnv(CountingEnv):
-    """A CountingEnv that takes up to ``delay_s``, and of which one kills its process."""
+    """A CountingEnv that takes up to ``delay_s`` per step. One of them kills its process."""
 
     def __init__(self, delay_s: float = 0.0, kill_at: int = 0, once: str = "") -> None:
         super().__init__(episode_length=3)
@@ -49,7 +49,7 @@ class DelayedCountingEnv(CountingEnv):
 
 
 class EverythingEnv(gymnasium.Env):
-    """A dict of a uint8 image and a tuple; a continuous action; infos of every kind, at times."""
+    """Environment with a dict of a uint8 image and a tuple, continuous actions and varied infos."""
 
     def __init__(self, num_steps: int = 4) -> None:
         self.observation_space = Dict(
@@ -87,7 +87,7 @@ class EverythingEnv(gymnasium.Env):
 
 
 class BrokenEnv(CountingEnv):
-    """Can't be made."""
+    """Environment whose constructor fails."""
 
     def __init__(self) -> None:
         raise RuntimeError("BrokenEnv has no licence")
@@ -97,7 +97,7 @@ class BrokenEnv(CountingEnv):
 
 
 class AsleepEnv(CountingEnv):
-    """The first one exits in its second step; the constructor of all later ones hangs.
+    """Environment that exits in its second step once. Later constructors hang.
 
     Args:
         once: a path that the first one creates.
@@ -115,7 +115,7 @@ class AsleepEnv(CountingEnv):
 
 
 class CountingAgent:
-    """Acts by what it sees; never learns."""
+    """Agent that acts by its observation and never trains."""
 
     def act(self, obs: Tensor) -> Tensor:
         return obs[:, :3].sum(1).long() % 3
@@ -125,7 +125,7 @@ class CountingAgent:
 
 
 class Revealing(nn.Module):
-    """Always takes one action, which is its parameter, as if it drew it; drifts by what is said."""
+    """Agent that always takes one action, its parameter, with a configurable log-probability."""
 
     def __init__(self, size: int = 1) -> None:
         super().__init__()
@@ -142,21 +142,21 @@ class Revealing(nn.Module):
 
 
 class Watching(Revealing):
-    """Its log-probability depends on which environment it sees: 0 to 2 are worker 0's."""
+    """Agent whose log-probability depends on the environment: 0 to 2 belong to worker 0."""
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         return torch.where(obs[:, 0] < 3, self.logit[0], 2 * self.logit[0])
 
 
 class Stepwise(Revealing):
-    """Its log-probability depends on the step, so that a wrong observation shows."""
+    """Agent whose log-probability depends on the step, so that wrong observations are detected."""
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         return (obs[:, 2] + 10 * obs[:, 1]) + 0 * self.logit[0]
 
 
 class Categorical(nn.Module):
-    """Draws one of three actions, whatever it sees."""
+    """Agent that samples one of three actions, whatever it observes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class Categorical(nn.Module):
 
 
 class Gaussian(nn.Module):
-    """Draws two numbers around what it has learnt."""
+    """Agent that samples two numbers around its parameters."""
 
     def __init__(self, size: int = 2) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class Gaussian(nn.Module):
 
 
 class Plain:
-    """Without torch, and without set_parameters: it travels as a whole."""
+    """Agent without torch and set_parameters, which is sent as a whole."""
 
     def __init__(self) -> None:
         self.choice = [0]
@@ -201,7 +201,7 @@ class Plain:
 
 
 class Numpy:
-    """Without torch, with both methods; wants its arrays as it gave them."""
+    """Agent without torch, with both methods, that checks its arrays."""
 
     def __init__(self) -> None:
         self.weights = np.zeros(2, np.float32)
@@ -222,7 +222,7 @@ class Numpy:
 
 
 class Returning(CountingAgent):
-    """Returns whatever a function makes of the observations."""
+    """Agent that returns a function of the observations."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -232,7 +232,7 @@ class Returning(CountingAgent):
 
 
 class Failing(CountingAgent):
-    """Raises in ``act``, while a file exists."""
+    """Agent that raises in ``act`` while a file exists."""
 
     def __init__(self, while_there: Path) -> None:
         self.while_there = while_there
@@ -244,7 +244,7 @@ class Failing(CountingAgent):
 
 
 class FailsAhead(CountingAgent):
-    """Acts once."""
+    """Agent that acts once."""
 
     acted = False
 
@@ -255,11 +255,11 @@ class FailsAhead(CountingAgent):
         return super().act(obs)
 
 
-# -- what a CountingEnv must show ---------------------------------------------------------------
+# -- oracle of CountingEnv ---------------------------------------------------------------------
 
 
 def follows(before: Any, action: int, ended: bool) -> tuple[list[float], float, bool, bool]:
-    """Observation, reward, terminated and truncated of the step after ``before``."""
+    """Return observation, reward, terminated and truncated of the step after ``before``."""
     env, episode, step, _ = (int(x) for x in before)
     if ended:
         return [env, episode + 1, 0, -1], 0.0, False, False
@@ -271,7 +271,7 @@ def follows(before: Any, action: int, ended: bool) -> tuple[list[float], float, 
 
 
 def check_rollout(rollout: Any, columns: Any = None) -> None:
-    """Every step of a rollout of CountingEnvs follows from the one before."""
+    """Check that each step of a rollout of CountingEnvs follows from the previous one."""
     num_steps, num_envs = rollout.reward.shape
     for column in range(num_envs) if columns is None else columns:
         for t in range(num_steps):

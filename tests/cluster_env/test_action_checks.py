@@ -1,4 +1,4 @@
-"""Environments that check their own actions get the same answers from a worker's spaces, sooner."""
+"""Workers' spaces give environments that check their actions the same answers, faster."""
 
 from __future__ import annotations
 

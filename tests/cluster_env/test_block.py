@@ -1,4 +1,4 @@
-"""Arrays between two processes through memory that both see."""
+"""Arrays between two processes through shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What breaks is named, with its traceback, and what can go on goes on."""
+"""Failures are reported with their traceback, and recoverable ones don't stop the program."""
 
 from __future__ import annotations
 
@@ -250,8 +250,7 @@ while True:
         envs.step(envs.action_space.sample())
     except KeyboardInterrupt:
         envs.step(envs.action_space.sample())
-        print("goes on", flush=True)
-"""
+        print("continues", flush=True)"""
 
 
 @pytest.mark.slow
@@ -262,7 +261,7 @@ def test_no_worker_outlives_a_head_that_is_killed_and_ctrl_c_ends_none(start, go
     family = script.family()
     assert len(family) >= 4  # with the fork server
     os.killpg(script.process.pid, signal.SIGINT)  # as a terminal does
-    script.wait_for("goes on")
+    script.wait_for("continues")
     assert gone(family, timeout_s=0.0) == family
     script.process.kill()
     script.wait()

@@ -1,4 +1,4 @@
-"""A bad setting is refused in one sentence, before any process starts."""
+"""Invalid settings raise a one-sentence error before any process starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rollout holds what stepping by hand would have seen."""
+"""A rollout holds the same data as stepping by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def by_hand(envs, agent, num_steps: int, state: dict) -> dict[str, np.ndarray]:
 
 
 def begun(obs) -> dict:
-    """What ``by_hand`` starts from after a reset."""
+    """Return the state from which ``by_hand`` starts after a reset."""
     zero = np.zeros(len(obs))
     first = np.ones(len(obs), bool)
     return {"obs": obs, "first": first, "done": ~first, "returns": zero, "lengths": zero}

@@ -1,4 +1,4 @@
-"""ClusterEnv is a Gymnasium vector environment, and the one that SyncVectorEnv is, bit for bit."""
+"""ClusterEnv is a Gymnasium vector environment, bit for bit equal to SyncVectorEnv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each step of each environment arrives exactly once, in its row, whoever dies or interrupts."""
+"""Each step of each environment arrives exactly once in its row, despite deaths and interrupts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def deadly(make, place, tmp_path):
 
 
 class Rows:
-    """What each row must show next."""
+    """Expected next observation of each row."""
 
     def __init__(self, obs: np.ndarray) -> None:
         assert obs[:, 0].tolist() == list(range(100, 100 + len(obs)))
@@ -63,7 +63,7 @@ class Rows:
 
 
 def check_death(rows: Rows) -> None:
-    """One worker died, with both of its rows, which were seeded anew."""
+    """Record that one worker died, so that both of its rows have new seeds."""
     assert len(rows.dead) == PER_NODE
     assert len({row // PER_NODE for row in rows.dead}) == 1
     labels = rows.obs[:, 0].tolist()

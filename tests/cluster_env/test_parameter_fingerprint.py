@@ -1,4 +1,4 @@
-"""Whether an agent has learnt is seen, however it did, and in a quick way where there is one."""
+"""Changes of an agent's parameters are detected, with a fast path where possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 
 class Extra(Net):
-    """Has a state that is no tensor."""
+    """Has a state that isn't a tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How far a worker's copy is from the agent: the KL of the paper, to the last digit."""
+"""Divergence of a worker's copy from the agent: the exact KL of the paper."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def learn(agent: nn.Module, seed: int = 0) -> None:
 
 
 def seen(rollout, worker: int, size: int) -> Any:
-    """What a worker acted on in a rollout: all of ``obs[:-1]``."""
+    """Return the observations on which a worker acted in a rollout, ``obs[:-1]``."""
     mine = slice(worker * size, (worker + 1) * size)
     obs = rollout.obs["image"] if isinstance(rollout.obs, dict) else rollout.obs
     rows = obs[:-1, mine].flatten(0, 1)
@@ -165,7 +165,7 @@ def test_workers_with_different_copies_are_each_measured_against_their_own():
     followed.acted(0, 3, obs[0], np.zeros(20, int), np.zeros(20))
     learn(agent)
     followed.update(agent)
-    assert sorted(followed._copies._weights) == [1, 2, 3]  # nobody acts with version 0
+    assert sorted(followed._copies._weights) == [1, 2, 3]  # no worker acts with version 0
 
 
 @pytest.mark.parametrize("num_steps", [7, 2000])
@@ -231,7 +231,7 @@ def test_a_distribution_without_a_formula_is_estimated(make):
 @pytest.mark.parametrize(
     ("agent", "settings", "measure", "learn_by", "syncs"),
     [
-        (Softmax, {}, "kl", "weight", 1),  # learnt, and no drift above the threshold
+        (Softmax, {}, "kl", "weight", 1),  # updated, with a divergence below the threshold
         (Revealing, {}, "estimate", "note", 1),
         (Softmax, {"weight_sync": "every-2"}, "age", "weight", 2),
         (Numpy, {}, "estimate", "", 1),

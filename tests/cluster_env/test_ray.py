@@ -1,4 +1,4 @@
-"""Clusters of Ray: who can get in, which are left running, and what is refused."""
+"""Ray clusters: authentication, clusters that keep running, and rejected settings."""
 
 from __future__ import annotations
 

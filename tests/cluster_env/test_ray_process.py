@@ -1,4 +1,4 @@
-"""What processes on a Ray cluster say of themselves, and why a program doesn't get into one."""
+"""Descriptions of processes on a Ray cluster, and reasons for failed connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that remembers: workers keep its state, for each environment apart."""
+"""Recurrent agents: workers keep a separate state per environment."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Recalling:
 
 
 def forgetting(obs: Tensor) -> Tensor:
-    """What the same does without a state."""
+    """Return the results of the same agent without a state."""
     return obs[:, :-1].argmax(1)
 
 
@@ -70,7 +70,7 @@ def counting(make):
 
 
 def steps_seen(obs: np.ndarray) -> list[int]:
-    """What a Counter has to answer: an observation says which step of its episode it is."""
+    """Return the expected answer of a Counter, whose observation is the step of the episode."""
     return (obs[:, 2].astype(int) % 3).tolist()
 
 
@@ -80,7 +80,7 @@ def test_a_state_is_kept_and_put_back_for_each_environment(counting, runs_ahead)
     obs = envs.reset(seed=100)[0]
     ends = []
     for t in range(40):
-        if t in (17, 18):  # a reset begins all anew
+        if t in (17, 18):  # a reset restarts everything
             obs = envs.reset()[0]
         new, _, terminated, truncated, infos = envs.step(agent)
         assert infos["action"].tolist() == steps_seen(obs)

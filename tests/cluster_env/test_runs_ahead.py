@@ -1,4 +1,4 @@
-"""A worker that begins its next step before it is asked for it: what it changes, and what not."""
+"""Workers that start the next step before it is requested: effects and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who goes first where workers and the head share cores."""
+"""Scheduling of workers and head on shared cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from worlds import CountingEnv
 
 
 def scheduled(pid: int) -> dict[str, str]:
-    """What the kernel tells of how a process is scheduled."""
+    """Return the kernel's scheduling policy of a process."""
     file = Path(f"/proc/{pid}/sched")
     lines = file.read_text().splitlines() if file.exists() else []
     return {key.strip(): value.strip() for key, _, value in (x.partition(" :") for x in lines)}

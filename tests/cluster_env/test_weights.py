@@ -1,4 +1,4 @@
-"""When weights travel to workers, how many bytes, and that workers act with them."""
+"""Transfers of weights to workers: times, sizes, and effect on actions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def counting(make):
 
 
 def change(parameter: torch.Tensor, by: float = 1.0) -> None:
-    """What an optimiser does."""
+    """Update the weights as an optimiser does."""
     with torch.no_grad():
         parameter += by
 

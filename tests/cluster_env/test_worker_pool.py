@@ -1,4 +1,4 @@
-"""The crew and the drift alone, over a place that runs nothing."""
+"""Worker pool and policy divergence alone, with a backend that runs nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Node:
 
 
 class Place:
-    """Where they are."""
+    """Backend that records where workers are."""
 
     def start(self, setup: WorkerSetup) -> Node:
         return Node(setup)

@@ -1,4 +1,4 @@
-"""What the tests of whole runs of several learners share."""
+"""Fixtures of whole runs with several learners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.distributed.runs import ENVS, FRAGMENT
 
 @pytest.fixture
 def several(tiny, tmp_path):
-    """Makes the config of a tiny run of some learners, with 12 environments altogether."""
+    """Creates the config of a tiny run of some learners, with 12 environments in total."""
 
     def make(num_learners: int, name: str = "run", **settings: Any) -> hr.Config:
         defaults = {

@@ -1,4 +1,4 @@
-"""Small policies and batches that several learners share out among them by columns."""
+"""Small policies and batches that several learners split by columns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.types import Batch, Group
 COLUMNS = 12
 UPDATES = 20
 LR = 3e-3
-NONE, FEW = 1.0, 0.8  # shares of fillers
+NONE, FEW = 1.0, 0.8  # fractions of reset steps
 LSTM = Network((8,), core="lstm", core_size=5)
 
 
 def make_policy(network: Network | None = None, dtype: torch.dtype = torch.float64) -> Policy:
-    """Three numbers in, one of four actions out; every call gives the same weights."""
+    """Return a policy with three inputs and one of four actions. Weights are always the same."""
     torch.manual_seed(0)
     box = gymnasium.spaces.Box(-1, 1, (3,))
     return Policy(box, gymnasium.spaces.Discrete(4), network or Network((8,))).to(dtype)
@@ -33,18 +33,18 @@ def make_learner(
     dtype: torch.dtype = torch.float64,
     group: Group | None = None,
 ) -> Learner:
-    """A learner; only one thread at a time may make one (its seeds are global)."""
+    """Create a learner, in one thread at a time, as its seeds are global."""
     learner = Learner(make_policy(network, dtype), algo, group=group)
     if learner.returns is not None:
-        learner.returns.to(dtype)  # else its float32 factor would hide smaller differences
+        learner.returns.to(dtype)  # otherwise its float32 factor would hide smaller differences
     return learner
 
 
 def fillers(update: int) -> Tensor:
-    """The chance of a filler in each column ``[12]``: of 2 and of 3 learners each gets its trouble.
+    """Return the probability of a reset step in each column ``[12]``, uneven for 2 and 3 learners.
 
-    Every third update the first half has no valid step at all, and every third the last third has
-    only few.
+    In every third update the first half has no valid step. In every third the last third has only
+    few.
     """
     chance = torch.full((COLUMNS,), 0.15)
     if update % 3 == 0:
@@ -57,7 +57,7 @@ def fillers(update: int) -> Tensor:
 def make_batch(
     update: int, dtype: torch.dtype = torch.float64, core_size: int = 0, rows: int = 6
 ) -> Batch:
-    """``[6, 12]`` random steps, another batch for each update."""
+    """Return ``[6, 12]`` random steps, with a different batch for each update."""
     g = torch.Generator().manual_seed(100 + update)
 
     def normal(*shape: int) -> Tensor:
@@ -80,7 +80,7 @@ def make_batch(
 
 
 def part(batch: Batch, rank: int, size: int) -> Batch:
-    """One learner's columns, in memory of its own."""
+    """Return one learner's columns in separate memory."""
     share = batch.valid.shape[1] // size
     return batch.columns(torch.arange(rank * share, (rank + 1) * share))
 
@@ -88,7 +88,7 @@ def part(batch: Batch, rank: int, size: int) -> Batch:
 def stream(
     rank: int = 0, size: int = 1, dtype: torch.dtype = torch.float64, core_size: int = 0
 ) -> Iterator[Batch]:
-    """One learner's parts of the batches of all updates."""
+    """Return one learner's parts of the batches of all updates."""
     update = 0
     while True:
         yield part(make_batch(update, dtype, core_size), rank, size)
@@ -96,12 +96,12 @@ def stream(
 
 
 def parameters(learner: Learner) -> Tensor:
-    """All parameters, copied: ``[N]``."""
+    """Return a copy of all parameters, ``[N]``."""
     return torch.cat([p.detach().reshape(-1).clone() for p in learner.policy.parameters()])
 
 
 def everything(learner: Learner) -> Tensor:
-    """Parameters and running statistics, the target network's too, copied: ``[N]`` float64."""
+    """Return a copy of parameters and statistics, including the target network's, ``[N]``."""
     modules = [learner.policy, learner.state.get("target"), learner.returns]
     values = [v for m in modules if m is not None for v in m.state_dict().values()]
     return torch.cat([v.detach().reshape(-1).double() for v in values])

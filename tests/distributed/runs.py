@@ -1,4 +1,4 @@
-"""Whole runs of several learners, in threads."""
+"""Whole runs of several learners in threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.rundir.files import read_jsonl
 from tests.distributed.threads import ThreadGroup, run_learners
 
 ENVS, FRAGMENT = 12, 8
-STEPS = ENVS * FRAGMENT  # of an update, fillers included
+STEPS = ENVS * FRAGMENT  # of an update, including reset steps
 ALGOS = {
     "ppo": hr.PPO(epochs=2, minibatches=2),
     "impala": hr.IMPALA(),
@@ -27,7 +27,7 @@ ALGOS = {
 
 @dataclasses.dataclass
 class Run:
-    """What one learner has at the end."""
+    """Final state of one learner."""
 
     trainer: hr.Trainer
     results: list[hr.Result]
@@ -42,7 +42,7 @@ def train(
     """Train with all learners of a run.
 
     Args:
-        begin: called by each learner before it trains; by one after the other.
+        begin: called by each learner before it trains, one after the other.
         watch: called by rank 0 with all trainers and each result.
     """
     trainers: list[hr.Trainer] = []
@@ -52,7 +52,7 @@ def train(
             trainer = hr.Trainer(config, notify=lambda text: None, group=group)
             trainers.append(trainer)
             begin(trainer)
-        group.gather_objects(None)  # none trains, and so seeds torch's stream, before all are built
+        group.gather_objects(None)  # build all before any trains: building seeds torch
         results = []
         with contextlib.closing(trainer):
             for result in trainer:
@@ -64,13 +64,13 @@ def train(
 
 
 def weights(trainer: hr.Trainer) -> Tensor:
-    """All parameters and buffers, copied: ``[N]`` float64."""
+    """Return a copy of all parameters and buffers, ``[N]`` float64."""
     values = trainer.policy.state_dict().values()
     return torch.cat([value.reshape(-1).double() for value in values])
 
 
 def check_together(runs: list[Run]) -> None:
-    """All learners are at the same update with the same bits; rank 0 alone had results."""
+    """Check that all learners have the same update and bits, and only rank 0 has results."""
     first = runs[0]
     for run in runs:
         assert run.trainer.updates == first.trainer.updates

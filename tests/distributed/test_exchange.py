@@ -1,4 +1,4 @@
-"""What learners tell each other after an update, where their time goes, what is logged of it."""
+"""Metrics that learners exchange after an update, their time, and the logs of it."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_the_four_times_of_a_real_run_add_up_to_its_iterations(tiny, finish):
 
 
 def told(size: int, **by_rank: list[Any]) -> list[GroupState]:
-    """What each of several learners knows after an exchange; ``by_rank`` are the arguments."""
+    """Return the result of each learner after an exchange with the arguments ``by_rank``."""
 
     def work(group: ThreadGroup) -> GroupState:
         known: dict[str, Any] = {
@@ -345,7 +345,7 @@ def test_lines_are_written_when_asked_and_cut_to_the_checkpoint_on_resume(tmp_pa
     assert [line["steps"] for line in lines_of(tmp_path, 1)] == [6, 12, 18, 24]
     file = tmp_path / "iterations" / "rank_1.jsonl"
     file.write_text(file.read_text() + '{"update": 5, "env')  # cut short by a crash
-    RunLog(tmp_path, 0, keep_until=(20, 2)).close()  # whoever goes on, and logs nothing itself
+    RunLog(tmp_path, 0, keep_until=(20, 2)).close()  # continuing, without logging
     log = RunLog(tmp_path, 3)
     note(log, 3)
     log.close()
@@ -362,7 +362,7 @@ def test_lines_are_left_out_where_hundreds_would_be_written_each_update(tmp_path
     log, read = RunLog(tmp_path, 0), []
     log.iteration(map(read.append, range(33)), 1, 1, 0.5)
     log.close()
-    assert read == []  # nobody's row is taken apart for it
+    assert read == []  # no row is split for it
 
 
 @pytest.mark.parametrize(

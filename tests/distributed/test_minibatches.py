@@ -1,4 +1,4 @@
-"""Several learners split their own parts into minibatches: each step is one on all of these."""
+"""Minibatches of several learners together are minibatches of all data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of several learners: as many go on, bit for bit, and others go on from them."""
+"""Checkpoints of several learners resume bit for bit, and with another number of learners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Crash(Exception):
 
 
 def columns(batches: list[Batch | None]) -> Tensor | None:
-    """What identifies each column of several learners' batches, side by side: ``[P, T, B]``."""
+    """Return the identity of each column of several learners' batches: ``[P, T, B]``."""
     known = [batch for batch in batches if batch is not None]
     if not known:
         return None
@@ -51,7 +51,7 @@ def held(states: list[dict[str, Any]]) -> list[Tensor | None]:
 
 @dataclasses.dataclass
 class Loaded:
-    """What a learner has when it goes on."""
+    """State of a learner when it resumes."""
 
     own: dict[str, Any]
     shared: dict[str, Any]
@@ -133,7 +133,7 @@ def test_a_crashed_deterministic_run_ends_with_the_weights_of_one_that_did_not(s
 
 
 def check_same_files(ours: Path, theirs: Path) -> None:
-    """Both runs' files tell the same, but for times."""
+    """Check that the files of both runs are equal, except for times."""
     names = ("env_steps", "update", "charts/updates", "losses/policy_loss", "lag/mean")
     names += ("return_mean", "return_std", "episodes", "steps", "rank", "approx_kl", "entropy")
     files = ("metrics.jsonl", "evaluations.jsonl", "iterations/rank_0.jsonl")

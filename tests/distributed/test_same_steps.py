@@ -1,4 +1,4 @@
-"""Several learners with a part of the data each take the steps of one learner with all of it."""
+"""Several learners with a part of the data each take the steps of one learner with all data."""
 
 from __future__ import annotations
 

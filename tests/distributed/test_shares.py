@@ -1,4 +1,4 @@
-"""How several learners share out the settings of a run, and what they refuse."""
+"""Distribution of a run's settings over several learners, and rejected settings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WHOLES = st.builds(
 
 
 def possible(run: hr.Config, num_learners: int) -> bool:
-    """Whether some number of environments per actor makes equal shares; tries all."""
+    """Return whether some number of environments per actor makes equal shares; tries all."""
     actors = next(n for n in range(1, run.num_actors + 1) if n * num_learners >= run.num_actors)
     for envs in range(1, run.num_actors * run.envs_per_actor + 1):
         whole_again = envs * actors * num_learners == run.num_actors * run.envs_per_actor

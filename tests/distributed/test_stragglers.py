@@ -1,4 +1,4 @@
-"""Rollouts that end early: by the clock, and because the other learners have theirs."""
+"""Rollouts that end early: after a time limit, or because the other learners have theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums and rows in few messages: each rank is a thread, and messages are counted."""
+"""All-reduces in few messages: each rank is a thread, and messages are counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17)
 
 
 class Wire:
-    """What passes between the threads of one sum; which messages follow each other."""
+    """Messages between the threads of one sum, with their dependencies."""
 
     def __init__(self) -> None:
         self.boxes: dict[tuple[int, int], queue.Queue] = defaultdict(queue.Queue)
@@ -37,7 +37,7 @@ class Wire:
 
 
 def in_threads(size, work):
-    """What ``work(rank, swap)`` returns for each rank, and the longest chain of messages."""
+    """Return what ``work(rank, swap)`` returns for each rank, and the longest chain of messages."""
     wire, clock, found = Wire(), [0] * size, [None] * size
     for peers in ((a, b) for a in range(size) for b in range(size)):
         wire.boxes[peers]

@@ -1,4 +1,4 @@
-"""Several learners in one process, a thread each."""
+"""Several learners in one process, one thread each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class Meeting:
-    """What the learners of one group have in common.
+    """Shared state of the learners of a group.
 
     Args:
-        size: how many they are. timeout_s: of every wait.
+        size: number of learners. timeout_s: limit of every wait.
     """
 
     def __init__(self, size: int, timeout_s: float = PATIENCE_S) -> None:
@@ -36,11 +36,11 @@ class Meeting:
         self.notes = [-1] * size
 
     def exchange(self, rank: int, kind: Any, value: Any, read: Callable[[list[Any]], T]) -> T:
-        """What ``read`` makes of all learners' values, while none of them can go on.
+        """Return what ``read`` makes of all learners' values, while none of them continues.
 
         Raises:
             AssertionError: the learners' calls are not of the same kind.
-            BrokenBarrierError: not all came in time, or one failed.
+            BrokenBarrierError: a learner was late or failed.
         """
         self._calls[rank] = kind, value
         self._barrier.wait()
@@ -51,7 +51,7 @@ class Meeting:
         return result
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition that :meth:`change` brings about."""
+        """Wait for a condition that :meth:`change` causes."""
         with self._news:
             self._news.wait_for(lambda: self._broken or condition(), self._timeout_s)
             if self._broken or not condition():
@@ -59,7 +59,7 @@ class Meeting:
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """Change ``told`` or ``turn`` inside."""
+        """Change ``told`` or ``turn`` inside the block."""
         with self._news:
             yield
             self._news.notify_all()
@@ -72,7 +72,7 @@ class Meeting:
 
 
 class ThreadGroup:
-    """One learner's end, see :class:`headrace.types.Group`; objects are passed as copies."""
+    """One learner's end, see :class:`headrace.types.Group`. Objects are passed as copies."""
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         self.rank, self.size, self.local_rank = rank, meeting.size, rank
@@ -80,7 +80,7 @@ class ThreadGroup:
         self._meeting, self._num_told = meeting, 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Added up in the order of ranks; ``values`` become NaN, since they may be overwritten."""
+        """Sum in the order of ranks. ``values`` become NaN, since they may be overwritten."""
         result = self._timed("sum", values, lambda rows: functools.reduce(torch.add, rows))
         if self.size == 1:
             return values
@@ -88,7 +88,7 @@ class ThreadGroup:
         return result
 
     def gather(self, values: Tensor) -> Tensor:
-        """``[W, n]``."""
+        """Return the values of all ranks, ``[W, n]``."""
         return self._timed("gather", values, torch.stack)
 
     def _timed(self, name: str, values: Tensor, read: Callable[[list[Tensor]], Tensor]) -> Tensor:
@@ -98,7 +98,7 @@ class ThreadGroup:
             return self._meeting.exchange(self.rank, kind, values, read)
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """All values on rank 0."""
+        """Return all values on rank 0."""
 
         def read(values: list[Any]) -> list[Any]:
             return copy.deepcopy(values) if self.rank == 0 else []
@@ -106,7 +106,7 @@ class ThreadGroup:
         return self._meeting.exchange(self.rank, "collect", value, read)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's value; rank 0 itself doesn't wait."""
+        """Return rank 0's value. Rank 0 doesn't wait."""
         at, self._num_told = self._num_told, self._num_told + 1
         if self.rank == 0:
             with self._meeting.change():
@@ -115,22 +115,22 @@ class ThreadGroup:
         return copy.deepcopy(self._meeting.told[at])
 
     def note(self, number: int) -> None:
-        """Leave a number."""
+        """Publish a number."""
         self._meeting.notes[self.rank] = number
 
     def notes(self) -> list[int]:
-        """The latest numbers."""
+        """Return the latest numbers."""
         return list(self._meeting.notes)
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing."""
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """One learner after the other is inside, in the order of ranks.
+        """Enter the block one after the other in the order of ranks.
 
-        Torch's global random stream is the same for all threads, so what draws from it, or seeds
-        from it, has to be built here.
+        Torch's global random stream is the same for all threads, so objects that use it, or seed
+        from it, are built here.
         """
         self._meeting.wait(lambda: self._meeting.turn == self.rank)
         try:
@@ -143,7 +143,7 @@ class ThreadGroup:
 def run_learners(
     size: int, function: Callable[[ThreadGroup], T], timeout_s: float = PATIENCE_S
 ) -> list[T]:
-    """What ``function(group)`` returned in each of ``size`` threads, by rank.
+    """Return what ``function(group)`` returned in each of ``size`` threads, by rank.
 
     Raises:
         the first exception of any of them; the others' waits fail at once.

@@ -1,4 +1,4 @@
-"""What learners did, to compare several with one."""
+"""Traces of learners, to compare several with one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclasses.dataclass
 class Trace:
-    """What a learner did: after each update everything it holds, and the update's metrics."""
+    """State and metrics of a learner after each update."""
 
     values: list[Tensor] = dataclasses.field(default_factory=list)
     metrics: list[dict[str, float]] = dataclasses.field(default_factory=list)
@@ -20,7 +20,7 @@ class Trace:
 
 
 def check_same(ours: list[Trace], one: Trace, tolerance: float, of_metrics: float) -> None:
-    """All learners hold the same bits after every update, which are those of one, rounded."""
+    """Check that learners have equal bits after every update: those of one learner, rounded."""
     for trace in ours:
         assert trace.num_steps == one.num_steps
         assert trace.metrics == ours[0].metrics

@@ -52,7 +52,7 @@ def listed(heading: str) -> list[str]:
 
 
 def holds_reward(value: Any, depth: int = 0) -> bool:
-    """Whether a value, or a part of it, is the reward."""
+    """Return whether a value, or a part of it, is the reward."""
     if depth > 4 or isinstance(value, type):
         return False
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What the README shows is run: its Python, and its commands, in order, in an empty folder."""
+"""The README's Python and commands run in order in an empty folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples run, log and end; their arithmetic is that of headrace's own, tested ops."""
+"""The examples run and log; their arithmetic is that of headrace's tested ops."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_ppo_learns_from_no_row_of_a_worker_that_died(learnt, monkeypatch):
 
 @pytest.fixture
 def learnt(example, monkeypatch, tmp_path):
-    """What the example of PPO learns from in one update of 64 steps."""
+    """Return the training data of the PPO example in one update of 64 steps."""
     monkeypatch.chdir(tmp_path)
 
     def run(nodes: int, num_envs: int) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The walks through an algorithm, an engine and a transport are followed, and it trains."""
+"""The steps that add an algorithm, an engine and a transport work, and the result trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page on games shows is run, in order, in an empty folder."""
+"""The snippets of the page on games run in order in an empty folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands on the pages on sweeps and populations, as far as their settings go."""
+"""The commands on the pages on sweeps and populations have valid settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page on self-play shows runs."""
+"""The snippets of the page on self-play run."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_the_pages_of_algorithms_give_settings_that_a_run_takes(monkeypatch):
     given = []
 
     class Trained(Exception):
-        """What would train now."""
+        """Return the config of a command without training."""
 
     def taken(env, algo=None, **settings):
         given.append(env if isinstance(env, hr.Config) else hr.Config(env, algo, **settings))
@@ -146,7 +146,7 @@ def test_what_would_train_for_long_or_elsewhere_gives_settings_that_a_run_takes(
     given = []
 
     class Trained(Exception):
-        """What would train now."""
+        """Return the config of a script without training."""
 
     def taken(env="CartPole-v1", algo=None, **settings):
         given.append(hr.Config(env, algo or hr.APPO(), **settings))

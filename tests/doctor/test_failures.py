@@ -1,4 +1,4 @@
-"""A doctor, a picture or a report that fails costs a run nothing but a line."""
+"""A failing doctor, plot or report costs a run only a line of output."""
 
 from __future__ import annotations
 

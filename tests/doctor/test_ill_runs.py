@@ -1,6 +1,6 @@
-"""Real runs with an illness: the doctor names it, while they go on or at their end.
+"""Real runs with a planted problem: the doctor finds it during the run or at its end.
 
-Each takes a second; ``benchmarks/doctor.py`` has all illnesses and the healthy recipes.
+Each takes a second; ``benchmarks/doctor.py`` has all problems and the healthy recipes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ ILLNESSES = {
 
 @pytest.fixture(scope="module")
 def ill(tmp_path_factory):
-    """Trains the run of a name, once, and returns its directory and what was told meanwhile."""
+    """Trains a case by name, once, and returns its directory and the messages during the run."""
     done = {}
 
     def run(name):
@@ -145,7 +145,7 @@ def test_each_finding_is_told_once_written_and_in_the_summary(ill):
     summary = json.loads((folder / "summary.json").read_text())
     assert [one["name"] for one in summary["warnings"]] == [line["name"] for line in lines]
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["env_steps"]
-    assert any(one["env_steps"] < last for one in lines)  # it was told while training went on
+    assert any(one["env_steps"] < last for one in lines)  # it was reported during training
     before = (folder / "warnings.jsonl").read_bytes()
     assert len(conclude(folder, told.append)) == len(lines)
     assert (folder / "warnings.jsonl").read_bytes() == before

@@ -1,4 +1,4 @@
-"""Each rule of the doctor's table: the rows that make it speak, and how little makes it silent."""
+"""Each rule of the doctor: rows that trigger it, and small changes that silence it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ CASES = {
     "learners-uneven": ({"time/sync": 1.8}, {"time/sync": 1.2}, {}),
 }  # fmt: skip
 
-# What is natural, and no illness: of each its rows, and settings that differ.
+# Healthy runs with unusual metrics: their rows, and settings that differ.
 NATURAL = {
     "evaluations so late that each is of a policy before training rose": (
         {"eval/episodic_return": lambda i: None if i < 10 else -100.0}, {}),
@@ -101,10 +101,10 @@ NATURAL = {
         {"charts/episodic_return": lambda i: min(500.0, 20.0 + 120 * i),
          "losses/explained_variance": lambda i: 0.9 if i < 5 else -2.0,
          "losses/grad_norm": lambda i: 0.4 if i < 5 else 40.0, "eval/episodic_return": 500.0}, {}),
-    "the same of a run that begins with what another has learnt": (
+    "the same of a run that starts from another run's policy": (
         {"charts/episodic_return": 500.0, "losses/explained_variance": -2.0,
          "losses/grad_norm": 40.0, "eval/episodic_return": 500.0}, {"init_from": "runs/a"}),
-    "a policy that is sure of what it learnt in the first two results": (
+    "a policy that became certain in the first two results": (
         {"charts/episodic_return": lambda i: min(500.0, 100.0 + 250 * i),
          "losses/entropy": 0.001, "eval/episodic_return": 500.0}, {}),
     "values that explain little before learning began": (
@@ -121,7 +121,7 @@ NATURAL = {
         {"utilisation/learner": 0.1, "utilisation/actor": 0.99}, {"envs_per_actor": 16}),
     "an environment that takes most of the time, but little": (
         SLOW | {"charts/SPS": 20_000.0}, {}),
-    "a slow environment that nobody waits for": (
+    "a slow environment that no process waits for": (
         SLOW | {"charts/SPS": 1_000.0, "utilisation/learner": 0.9}, {}),
     "a policy that is sure, and hardly moves": (
         {"losses/approx_kl": 1e-8, "losses/entropy": lambda i: 0.6 / (i + 1)}, {}),
@@ -233,7 +233,7 @@ def test_algorithms_are_judged_by_what_they_do():
     assert names(kl, {"clip": None}) == []  # IMPALA has no clip
     old = rows(**{"lag/mean": 40.0, "losses/clipfrac": 0.4})
     assert names(old) == ["lag-high"]
-    assert names(old, {"buffer_size": 4}) == []  # IMPACT goes on using its data
+    assert names(old, {"buffer_size": 4}) == []  # IMPACT continues to use its data
     once = {"losses/approx_kl": 0.0, "lag/steps": 0.0, "losses/entropy": lambda i: 0.6 + 0.001 * i}
     assert names(rows(**once)) == []  # A2C's policy is compared with itself
 
@@ -255,11 +255,11 @@ RETURN = "charts/episodic_return"
 @pytest.mark.parametrize(
     ("returns", "settings", "found"),
     [
-        (lambda i: min(500.0, 50.0 * i), {}, []),  # it has learnt, and stays there
+        (lambda i: min(500.0, 50.0 * i), {}, []),  # it has converged, and stays there
         (lambda i: 500.0 + i % 3, {"resume": True}, []),  # it had
         (lambda i: 500.0 + i % 3, {"init_from": "runs/a"}, []),
         (lambda i: 500.0 if i < 3 else 9.4, {"init_from": "runs/a"}, ["entropy-collapsed"]),
-        (lambda i: 20.0 + i % 3, {}, ["entropy-collapsed"]),  # it never learnt
+        (lambda i: 20.0 + i % 3, {}, ["entropy-collapsed"]),  # it never trained
         (lambda i: 20.0 + 30 * i if i < 4 else 9.4, {}, ["entropy-collapsed"]),  # it lost all
     ],
 )
@@ -272,7 +272,7 @@ def test_a_policy_that_is_sure_has_collapsed_only_at_a_low_return(returns, setti
     [
         ({}, {}, ["flat-returns"]),
         ({"losses/entropy": lambda i: 0.69 - 0.02 * i}, {}, ["flat-returns"]),
-        ({"losses/entropy": 0.4}, {}, []),  # all 500: it has learnt before the first result
+        ({"losses/entropy": 0.4}, {}, []),  # all 500: it converged before the first result
         ({}, {"resume": True}, []),
         ({}, {"init_from": "runs/a"}, []),
     ],

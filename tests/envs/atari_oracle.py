@@ -1,4 +1,4 @@
-"""A game of Atari by the letter of the protocol, frame by frame on a single emulator."""
+"""Literal Atari protocol, frame by frame on a single emulator."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ale_py import Action, ALEInterface, LoggerMode, roms
 
 
 class Seen(NamedTuple):
-    """What a step returns."""
+    """Result of a step."""
 
-    obs: np.ndarray  # [stack, height, width] of numbers that a picture rounds
+    obs: np.ndarray  # [stack, height, width] of unrounded pixels
     reward: float
-    life_lost: bool  # and the game goes on
+    life_lost: bool  # the game continues
     over: bool
     truncated: bool
 
 
 class SlowGame:
-    """Mnih et al. (2015), Methods, and IMPALA, Table G.1.
+    """Protocol of Mnih et al. (2015), Methods, and IMPALA, Table G.1.
 
     Args:
-        seed: of the emulator. sticky: probability that a frame repeats the action before.
-        side: (height, width) of a picture. skip: frames of an action. stack: pictures.
-        most_frames: after which it is truncated.
+        seed: of the emulator. sticky: probability that a frame repeats the previous action.
+        side: (height, width) of an image. skip: frames per action. stack: number of images.
+        most_frames: frames after which an episode is truncated.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SlowGame:
 
 
 def shrunk(picture, side):
-    """Each pixel is the mean of the area that it covers."""
+    """Return an image whose pixels are means of the covered areas."""
     if picture.shape == side:
         return picture
     rows, columns = (shares(*sides) for sides in zip(picture.shape, side, strict=True))
@@ -79,7 +79,7 @@ def shrunk(picture, side):
 
 @functools.cache
 def shares(length, parts):
-    """``[parts, length]``: how much of each pixel is in each part of a side, of which all are 1."""
+    """Return ``[parts, length]``: the fraction of each pixel in each of several equal parts."""
     found = np.zeros((parts, length))
     for part in range(parts):
         begin, end = part * length / parts, (part + 1) * length / parts

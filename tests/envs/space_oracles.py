@@ -1,4 +1,4 @@
-"""Action spaces one component at a time: slow, and plain to see."""
+"""Action spaces one component at a time: slow and literal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ spaces = st.recursive(
 
 
 def parts_of(space: gymnasium.Space, action: Any) -> list[tuple[gymnasium.Space, Any]]:
-    """Leaf spaces with the actions in them, depth first."""
+    """Yield leaf spaces with their actions, depth first."""
     if isinstance(space, Dict):
         return [x for key in space for x in parts_of(space[key], action[key])]
     if isinstance(space, Tuple):
@@ -48,7 +48,7 @@ def parts_of(space: gymnasium.Space, action: Any) -> list[tuple[gymnasium.Space,
 
 
 def to_action(space: gymnasium.Space, features: list[float]) -> Any:
-    """The action that the observed features show; takes them off the list."""
+    """Return the action that the observed features show, and remove them from the list."""
     if isinstance(space, Dict):
         return {key: to_action(space[key], features) for key in space}
     if isinstance(space, Tuple):
@@ -63,7 +63,7 @@ def to_action(space: gymnasium.Space, features: list[float]) -> Any:
 
 
 def optimal(space: gymnasium.Space, target: np.ndarray) -> Any:
-    """Batched actions for observed targets ``[B, F]``."""
+    """Return batched actions for observed targets ``[B, F]``."""
     rows = []
     for row in target:
         features = row.tolist()
@@ -74,7 +74,7 @@ def optimal(space: gymnasium.Space, target: np.ndarray) -> Any:
 
 
 def literal_reward(space: gymnasium.Space, action: Any, target: Any) -> float:
-    """The mean over components, one by one."""
+    """Return the mean over components, one by one."""
     scores = []
     for (leaf, a), (_, t) in zip(parts_of(space, action), parts_of(space, target), strict=True):
         for x, y in zip(a.ravel().tolist(), t.ravel().tolist(), strict=True):
@@ -86,7 +86,7 @@ def literal_reward(space: gymnasium.Space, action: Any, target: Any) -> float:
 
 
 def literal_mask(space: gymnasium.Space, action: Any) -> list[bool]:
-    """Marks of what ``action`` chooses in the Discrete and MultiDiscrete components."""
+    """Mark the choices of ``action`` in the Discrete and MultiDiscrete components."""
     marks: list[bool] = []
     for leaf, part in parts_of(space, action):
         if not isinstance(leaf, (Discrete, MultiDiscrete)):

@@ -1,4 +1,4 @@
-"""The engine that gives each environment a process: the same stream, and every fault is named."""
+"""The engine with a process per environment: the same data, and every fault is reported."""
 
 from __future__ import annotations
 

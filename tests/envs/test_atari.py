@@ -1,4 +1,4 @@
-"""Atari's protocol against a transcription that plays frame by frame on a single emulator."""
+"""Atari's protocol, compared with a literal version frame by frame on a single emulator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def played(game, num_envs=1, **kwargs):
 
 
 def num_noops(game, num_envs, seed, **kwargs):
-    """Of the first episodes, as the emulators count frames."""
+    """Return the lengths of the first episodes, as the emulators count frames."""
     with played(game, num_envs, **kwargs) as envs:
         return envs.reset(seed=seed)[1]["episode_frame_number"].tolist()
 
@@ -112,7 +112,7 @@ def test_an_episode_ends_with_each_life_and_the_game_goes_on():
                 assert reward[0] == seen.reward
                 assert terminated[0] == (seen.life_lost or seen.over)
                 wait_for = "reset" if seen.over else "life" if seen.life_lost else None
-            if not seen.over:  # whose picture nobody needs
+            if not seen.over:  # whose image isn't needed
                 np.testing.assert_array_equal(obs[0], seen.obs)
             lives, games = lives + seen.life_lost, games + seen.over
     assert (lives, games, wait_for) == (4, 1, "reset")
@@ -279,7 +279,7 @@ def test_only_scores_of_whole_games_are_normalised():
 
     assert normalized(**whole) == 1.0
     assert normalized("sync", ["AtariPreprocessing"]) == 1.0
-    assert normalized() is None  # ale-py clips unless it is told
+    assert normalized() is None  # ale-py clips by default
     assert normalized(**whole, life_loss_info=True) is None
     assert normalized(**whole, episodic_life=True) is None
     assert normalized("sync", ['AtariPreprocessing:{"terminal_on_life_loss":true}']) is None
@@ -334,5 +334,5 @@ def test_a_look_at_a_game_loads_it_once(monkeypatch):
 
     monkeypatch.setattr(AtariVectorEnv, "reset", noted)
     assert probe("ALE/Pong-v5", "native", PROTOCOL, seed=3).stacks
-    assert seeds == [None]  # for a seed it is loaded anew
+    assert seeds == [None]  # a seed reloads it
     assert not probe("ALE/Pong-v5", "native", PROTOCOL | {"stack_num": 1}, seed=3).stacks

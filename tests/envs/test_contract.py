@@ -1,4 +1,4 @@
-"""What an environment returns against its spaces: one sentence, before anything is started."""
+"""Values of an environment are checked against its spaces, with one sentence before the start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VECTOR, PARTS = Box(-1, 1, (3,)), Dict(a=Box(-1, 1, (2,)), b=Tuple([Discrete(3)]
 
 
 class Odd(gymnasium.Env):
-    """Returns what it is told to; good steps come before the odd one."""
+    """Returns given values; valid steps come before the invalid one."""
 
     action_space = Discrete(2)
 
@@ -196,7 +196,7 @@ def test_what_the_environment_raises_comes_with_its_traceback_once():
 
 
 class Fast(CountingEnv):
-    """Its step is an attribute of its own."""
+    """Its step is an attribute of the instance."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""engine="auto" takes the fastest that is what was named, and says which it took."""
+"""engine="auto" takes the fastest engine for the named environment, and prints it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_envpool_is_taken_where_its_spaces_are_gymnasium_s(monkeypatch):
         "LunarLander-v3": "envpool",  # which states no bounds of its observations
         "FrozenLake-v1": "envpool",
         "Blackjack-v1": "sync",  # a Tuple of three, one array of three in envpool
-        "Catch-v0": "envpool",  # nobody else has it
+        "Catch-v0": "envpool",  # only this engine has it
     }
     assert {env: taken(env) for env in expected} == expected
 

@@ -1,4 +1,4 @@
-"""DeepMind Lab's levels with a stand-in for Lab, and ten levels that pip installs anywhere."""
+"""DeepMind Lab's levels with a stand-in for Lab, and ten levels that pip installs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_seeds_that_are_not_given_are_drawn_from_the_first():
 def test_actions_are_the_papers_nine():
     look, strafe, forward, fire = ACTIONS[:, 0], ACTIONS[:, 2], ACTIONS[:, 3], ACTIONS[:, 4]
     assert ACTIONS.shape == (9, 7)
-    assert not ACTIONS[:, [1, 5, 6]].any()  # nobody looks up, jumps or crouches
+    assert not ACTIONS[:, [1, 5, 6]].any()  # no agent looks up, jumps or crouches
     assert len({tuple(row) for row in ACTIONS.tolist()}) == 9
     assert sorted(look[look != 0]) == [-20, -20, 20, 20]
     assert sorted(strafe[strafe != 0]) == [-1, 1]

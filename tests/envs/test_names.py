@@ -1,4 +1,4 @@
-"""Names of games: what is told of one that is unknown, and what one is called."""
+"""Names of games: suggestions for unknown ones, and canonical names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.errors import ConfigError
 
 @pytest.fixture
 def sea(monkeypatch, tmp_path):
-    """A package of games, a module of classes, and PettingZoo with games of its own."""
+    """A package of games, a module of classes, and a custom PettingZoo package."""
     (tmp_path / "seas").mkdir()
     (tmp_path / "seas/__init__.py").touch()
     for name in ("simple_wave_v3", "tide_v1"):

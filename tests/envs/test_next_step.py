@@ -147,7 +147,7 @@ def streams():
 
 @pytest.fixture
 def stream(case, streams):
-    """What a case shows, played once for all tests, which can't change it."""
+    """Plays a case once for all tests and returns its steps, read-only."""
     if id(case) not in streams:
         envs = case.make()
         streams[id(case)] = play(envs, case.steps)

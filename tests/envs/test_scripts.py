@@ -1,4 +1,4 @@
-"""Environments that a script defines or registers: in actors, and from the command line after."""
+"""Environments that a script defines or registers, in actors and later on the command line."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from headrace.errors import ConfigError
 
 PACKAGE = """
 import gymnasium
-gymnasium.register("Beside/Thing-v0", "worlds:CountingEnv")
+gymnasium.register("Sidecar/Thing-v0", "worlds:CountingEnv")
 """
 SCRIPT = """
 import sys
-import beside  # for what it registers
+import sidecar  # for what it registers
 import gymnasium
 import headrace as hr
 from worlds import CountingEnv
@@ -39,7 +39,7 @@ class Mine(CountingEnv):
 gymnasium.register("Mine-v0", "__main__:Mine")
 
 def make_env():
-    return gymnasium.make("Beside/Thing-v0")
+    return gymnasium.make("Sidecar/Thing-v0")
 
 def cut(env):
     return gymnasium.wrappers.TimeLimit(env, 2)
@@ -50,23 +50,23 @@ if __name__ == "__main__":
     for name, env, wrappers in [("class", Mine, [cut])]:
         hr.train(env, run_dir=f"runs/{name}", wrappers=wrappers, **sizes)
     hr.train(make_env, run_dir="runs/function", **sizes | dict(transport="shm", max_restarts=0))
-    assert "Beside/Thing-v0" in gymnasium.registry
+    assert "Sidecar/Thing-v0" in gymnasium.registry
 """
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where a script is, and a package that registers something; all of it forgotten after."""
+    """Yields the folder of a script with a package that registers something, and cleans up."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "beside.py").write_text(PACKAGE)
+    (tmp_path / "sidecar.py").write_text(PACKAGE)
     (tmp_path / "script.py").write_text(SCRIPT)
     before, modules = dict(gymnasium.registry), set(sys.modules)
     yield tmp_path
     gymnasium.registry.clear()
     gymnasium.registry.update(before)
     for name in set(sys.modules) - modules:
-        if name == "beside" or name.startswith("_headrace_script_"):
+        if name == "sidecar" or name.startswith("_headrace_script_"):
             del sys.modules[name]
 
 
@@ -88,16 +88,16 @@ def test_a_script_s_runs_are_evaluated_and_resumed_from_the_command_line(folder,
 
 def test_what_a_script_registered_is_registered_where_its_code_arrives(folder):
     sys.path.append(str(folder))
-    beside = importlib.import_module("beside")
-    assert beside
+    sidecar = importlib.import_module("sidecar")
+    assert sidecar
     sent = (
-        cloudpickle.dumps(resolve(lambda: gymnasium.make("Beside/Thing-v0"))),
+        cloudpickle.dumps(resolve(lambda: gymnasium.make("Sidecar/Thing-v0"))),
         (pickle.dumps(Registry())),
     )
     for pickled in sent:
-        del gymnasium.registry["Beside/Thing-v0"]
+        del gymnasium.registry["Sidecar/Thing-v0"]
         cloudpickle.loads(pickled)
-        assert isinstance(gymnasium.make("Beside/Thing-v0").unwrapped, CountingEnv)
+        assert isinstance(gymnasium.make("Sidecar/Thing-v0").unwrapped, CountingEnv)
     assert resolve(CountingEnv) is CountingEnv  # its module is imported there
 
 

@@ -1,4 +1,4 @@
-"""What masks allow in identity environments, and what random actions get there."""
+"""Masks of identity environments, and the return of random actions."""
 
 from __future__ import annotations
 

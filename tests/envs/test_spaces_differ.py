@@ -1,4 +1,4 @@
-"""Environments of one run whose spaces differ are refused in one sentence, in every engine."""
+"""Environments of a run with different spaces raise a one-sentence error in every engine."""
 
 from __future__ import annotations
 

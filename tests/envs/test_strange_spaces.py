@@ -1,4 +1,4 @@
-"""What environments of other packages bring: odd spaces, rewards and ends, in tiny stand-ins."""
+"""Unusual spaces, rewards and ends of other packages, in tiny stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine that gives each environment a thread: the same stream, and every fault is named."""
+"""The engine with a thread per environment: the same data, and every fault is reported."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_environments_are_stepped_alone_and_reported_when_they_are_ready():
         assert envs.results(np.array([2]))[0][0, 2] == 2
         obs = envs.results(np.array([0]))[0]
         gates[1].set()
-        assert envs.receive(enough=3, linger_s=30.0).tolist() == [1]  # nobody else is busy
+        assert envs.receive(enough=3, linger_s=30.0).tolist() == [1]  # no other process is busy
         assert obs[0, 2] == 1
 
 

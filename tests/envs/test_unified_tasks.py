@@ -1,4 +1,4 @@
-"""Tasks whose spaces differ, joined: what is shown, what is done, and what can't be."""
+"""Unified spaces of tasks: observations, actions, and incompatible tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Games by name and by callable: what is found, and learnt."""
+"""Games by name and by callable: lookup, spaces and training."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_who_leaves_has_ended_and_waits_for_the_next_game(lingers):
 
 
 class Abrupt(CountingTurns):
-    """Who has ended is taken out at once, with no turn to be told so; ``mute``: nor with flags."""
+    """Removes ended agents at once, without a turn; ``mute``: also without flags."""
 
     def __init__(self, mute: bool = False, keeps: bool = True) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class Abrupt(CountingTurns):
 
 
 def moves_of(env) -> list[list[tuple]]:
-    """Of each agent: reward, ends, the observations of a move and behind it; no fillers."""
+    """Return each agent's rewards, ends, and observations before and after a move."""
     found: list[list[tuple]] = [[], [], []]
     with contextlib.closing(make_vec(env, 1, "sync")) as envs:
         obs, infos = envs.reset(seed=0)
@@ -284,7 +284,7 @@ class Back(CountingTurns):
 
 
 def test_who_comes_back_in_a_game_in_turns_begins_an_episode():
-    """Its rewards are those since its move; what came while it was away is nobody's."""
+    """An agent's rewards are those since its move. Others while it was absent don't count."""
     returns = [[], [], []]
     for moves, found in zip(moves_of(Back), returns, strict=True):
         total = 0.0

@@ -1,4 +1,4 @@
-"""Evaluations and films of games, whoever is there."""
+"""Evaluations and videos of games with changing agents."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_random_returns_of_a_game_are_refused():
 
 
 class Clock:
-    """Goes on when it is told to."""
+    """Continues when it is asked to."""
 
     now = 0.0
 
@@ -247,7 +247,7 @@ def test_a_step_of_a_game_in_turns_costs_what_a_move_costs(monkeypatch):
 
 
 class Duel(Matching):
-    """What one wins, the other loses; the left has an advantage."""
+    """Zero-sum game in which the left player has an advantage."""
 
     def step(self, actions):
         obs, rewards, *rest = super().step(actions)

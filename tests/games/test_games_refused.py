@@ -1,4 +1,4 @@
-"""What is wrong with a game is one sentence, and no game goes on for nothing."""
+"""Invalid games raise a one-sentence error, and no game continues without need."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_agent_that_never_moves_is_told_of(monkeypatch, kind):
 
 
 def test_games_side_by_side_count_together_until_an_agent_should_have_moved(monkeypatch, tiny):
-    """Of 8 environments, none of which has seen as many games."""
+    """Return a warning of 8 environments, each with too few games alone."""
     monkeypatch.setattr(turn_based_game, "MAX_GAMES", 40)
     config = tiny(env=Idle, envs_per_actor=24, transport="serial", total_steps=900)
     with pytest.raises(EnvironmentFault, match=r"Idle's 2 had no turn in 4\d games, so no policy"):
@@ -194,7 +194,7 @@ def test_a_game_that_goes_on_without_anybody_ends(env, words):
 
 
 class Seldom(CountingTurns):
-    """Is over before its last agent's turn, but for every seventh game."""
+    """Ends before its last agent's turn, except for every seventh game."""
 
     def moves(self, game):
         return 9 if game % 7 == 6 else 1
@@ -267,7 +267,7 @@ class Uninformed(Matching):
 
 
 class Together(Matching):
-    """What it returns isn't by agent."""
+    """Returns values that aren't keyed by agent."""
 
     def step(self, actions):
         obs, rewards, *_, infos = super().step(actions)

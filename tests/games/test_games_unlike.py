@@ -1,4 +1,4 @@
-"""Games whose agents' spaces differ: what columns show, what agents are given, and who plays."""
+"""Games whose agents' spaces differ: columns, actions and opponents."""
 
 from __future__ import annotations
 

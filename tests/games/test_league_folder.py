@@ -1,4 +1,4 @@
-"""A league whose folder is full, that two begin together, or that goes on behind others' backs."""
+"""League folders that are full, created twice at once, or changed by others."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_league_run_tells_how_it_does(tmp_path: Path) -> None:
         games.add("x-0", 1.0), games.add("x-0", 0.0)
     games.flush()
     member.at(100)
-    assert told() == (None, pytest.approx(0.5), 2)  # nobody has played the second one yet
+    assert told() == (None, pytest.approx(0.5), 2)  # the second one has no games yet
     for _ in range(100):
         games.add("x-100", 1.0)
     games.flush()
@@ -145,7 +145,7 @@ def test_a_league_run_tells_how_it_does(tmp_path: Path) -> None:
     games.add("other-7", 0.0)
     games.flush()
     member.at(160)
-    assert told()[1] == pytest.approx(0.5), "one game is no rate"
+    assert told()[1] == pytest.approx(0.5), "one game isn't enough for a rate"
     assert league_metrics(None) == dict.fromkeys(fields)
 
 

@@ -1,4 +1,4 @@
-"""Runs that play a league: what they leave there, how they go on, and what is refused."""
+"""Runs that play a league: files, resuming, and rejected settings."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_two_runs_share_a_league(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_exploiter_learns_against_one_policy_and_beats_it(tmp_path: Path) -> None:
-    """A frozen policy of random weights always shows much the same; that can be learnt."""
+    """A frozen policy of random weights hardly varies its actions, so one can train against it."""
     train(tmp_path / "x", total_steps=100)
     target = snapshots(tmp_path / "x" / "league")[0]
     policy = hr.load(target.path)
@@ -158,7 +158,7 @@ def test_who_is_exploited_may_have_been_given_a_tuple(tmp_path: Path) -> None:
 def test_paths_to_opponents_hold_in_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what an exploiter plays stays what it was when the run began, though that goes on."""
+    """An exploiter's opponent stays fixed, although the other run continues."""
     from headrace.rundir import checkpoint, exploited_opponent
     from headrace.studies.league.command import folder_of
 
@@ -203,7 +203,7 @@ def test_actors_in_processes_play_the_league_too(tmp_path: Path, transport: str)
 
 @pytest.mark.parametrize("opponents", ["uniform", "latest:0.5,pfsp:0.5"])
 def test_columns_of_opponents_need_no_whole_games(tmp_path: Path, opponents: str) -> None:
-    """As many columns as a mixture of games of every seat and of one is told to be nearest."""
+    """Return the columns that the error for a mixture of games names as nearest."""
     how: dict[str, Any] = {"algo": hr.A2C(), "opponents": opponents, "total_steps": 100}
     if opponents != "uniform":
         with pytest.raises(ConfigError, match=r"envs_per_actor=2 must be .*\(nearest: 3\)"):

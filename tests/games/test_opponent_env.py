@@ -1,4 +1,4 @@
-"""A learner sees its own seats only, in their own order; the others are played by snapshots."""
+"""A learner observes only its seats, in order; snapshots play the others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Ledger(VectorEnv):
         agent = np.arange(self._shape[1])
         reward = 1000 * agent + (100 * self._episode + 10 * self._step)[:, None] + self.played[-1]
         reward = reward - reward.mean(1, keepdims=True) + self._unfair * (self._step == 1)[:, None]
-        reward = np.where(over[:, None], 7.0, reward)  # of a filler, which is no reward
+        reward = np.where(over[:, None], 7.0, reward)  # of a reset step, which has no reward
         self._step = np.where(over, 0, self._step + 1)
         self._episode = self._episode + over
         ends = self._step == 2 + (np.arange(self._shape[0]) + self._episode) % 3
@@ -83,7 +83,7 @@ def policy(seed: int, **network: Any) -> Policy:
 
 
 class Fixed:
-    """Draws snapshots in turn, and keeps what it is told."""
+    """Draws snapshots in turn, and records results."""
 
     def __init__(self, *names: str, load: Any = lambda path: policy(int(path.name))) -> None:
         self.names, self.load, self.noted = names, load, list[tuple[str, float]]()
@@ -304,7 +304,7 @@ def test_many_snapshots_may_play_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_frozen_policies_keep_their_own_deviations() -> None:
-    """Of continuous actions they are parameters beside the network's."""
+    """For continuous actions there are parameters in addition to the network's."""
     spaces = Box(-1.0, 1.0, (2,), np.float32), Box(-1e6, 1e6, (1,), np.float32)
 
     def load(path: Path) -> Policy:

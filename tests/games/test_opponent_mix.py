@@ -1,4 +1,4 @@
-"""Which opponents are drawn, and what is remembered of games against them."""
+"""Sampling of opponents, and records of games against them."""
 
 from __future__ import annotations
 

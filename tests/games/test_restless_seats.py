@@ -1,4 +1,4 @@
-"""Seats of games in which agents come and go at random: a learner sees its own, each step once."""
+"""Seats of games in which agents join and leave at random: each own step arrives once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Games in turns: a learner's step lasts from its move to its next turn, whoever moves between."""
+"""Turn-based games: a learner's step lasts from its move to its next turn."""
 
 from __future__ import annotations
 

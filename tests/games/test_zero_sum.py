@@ -1,4 +1,4 @@
-"""Rewards that were promised to add up to 0, at every step or over a game in turns."""
+"""Declared zero-sum rewards are checked, per step or over a turn-based game."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""As much of the Hugging Face Hub's HTTP interface as saving and loading a few small files takes.
+"""Minimal Hugging Face Hub server that saves and loads a few small files.
 
-Written after what huggingface_hub asks for. Files are in memory, and a commit replaces them.
+It covers the HTTP requests of huggingface_hub. Files are in memory, and a commit replaces them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Stub(ThreadingHTTPServer):
-    """A Hub on a port of the loopback interface."""
+    """Hub on a port of the loopback interface."""
 
     daemon_threads = True
 
@@ -31,13 +31,13 @@ class Stub(ThreadingHTTPServer):
 
 
 class Answers(BaseHTTPRequestHandler):
-    """One request."""
+    """Handles one request."""
 
     protocol_version = "HTTP/1.1"
     server: Stub
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -105,13 +105,13 @@ class Answers(BaseHTTPRequestHandler):
 
 
 def _sha(files: dict[str, bytes]) -> str:
-    """The number of a commit."""
+    """Return the id of a commit."""
     return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def serving() -> Iterator[Stub]:
-    """A Hub that answers, until the end of the block."""
+    """Run a Hub until the end of the block."""
     with Stub() as stub:
         thread = threading.Thread(target=stub.serve_forever, daemon=True)
         thread.start()

@@ -63,7 +63,7 @@ def train(tiny):
 
 
 class BreaksDown:
-    """Ends the run with an error at its second result."""
+    """Stops the run with an error at its second result."""
 
     def __init__(self):
         self.count = 0
@@ -150,7 +150,7 @@ def test_a_run_that_fails_is_a_failed_run_of_wandb(tiny, tmp_path, package):
 
 @pytest.fixture
 def server(tmp_path):
-    """A real MLflow server with a database of its own; its address."""
+    """Starts an MLflow server with a separate database, and returns its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -280,7 +280,7 @@ def test_the_code_of_its_page_runs(tmp_path, monkeypatch, package, request):
     assert done.returncode == 0, done.stderr
 
 
-# -- nobody there ---------------------------------------------------------------------------------
+# -- no server ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -307,8 +307,8 @@ def test_a_run_ends_well_though_nobody_answers_its_tracker(
         "huggingface_hub": lambda: hub.Hub("me/mine", "hf_secret", nowhere, timeout_s=20.0),
     }
     assert train(make[package]())["evaluation"]["episodes"] == 2
-    told = [x for x in capsys.readouterr().out.splitlines() if "the run goes on" in x]
-    assert len(told) == (package != "wandb")  # which goes on by itself, and keeps its files
+    told = [x for x in capsys.readouterr().out.splitlines() if "training continues" in x]
+    assert len(told) == (package != "wandb")  # which continues without it, and keeps its files
     assert all(re.match(r"(MLflow|Hub) failed, training continues: \S", line) for line in told), (
         told
     )

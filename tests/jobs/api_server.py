@@ -1,9 +1,9 @@
-"""An emulated Kubernetes API server with an operator that plays KubeRay's part, for tests.
+"""Emulated Kubernetes API server with an operator in the role of KubeRay, for tests.
 
 python api_server.py FOLDER [without-kuberay] [bad-image] [fails] [stays]
 
-It writes FOLDER/kubeconfig and serves until it is killed; then FOLDER/made.json is the RayJob that
-was made, and FOLDER/deleted is there once it was deleted.
+It writes FOLDER/kubeconfig and serves until it is killed. FOLDER/made.json is the RayJob that was
+created, and FOLDER/deleted exists once it was deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PODS, RAYJOBS = ("", "v1", "pods"), ("ray.io", "v1", "rayjobs")
 CLUSTER = "x-1"
 KINDS = {PODS: "Pod", CLAIMS: "PersistentVolumeClaim", JOBS: "Job", RAYJOBS: "RayJob"}
 VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
-CHECKED = {  # tells kubectl that the server itself looks for unknown fields
+CHECKED = {  # tells kubectl that the server validates unknown fields
     "openapi": "3.0.0",
     "info": {"title": "emulated", "version": "1"},
     "paths": {
@@ -41,19 +41,19 @@ CHECKED = {  # tells kubectl that the server itself looks for unknown fields
 
 
 class Operator:
-    """Takes RayJobs through their stages."""
+    """Moves RayJobs through their stages."""
 
     def __init__(self, emulator: Any, folder: Path, flags: list[str]) -> None:
         self.emulator, self.folder, self.flags = emulator, folder, flags
         self.seen = {"Initializing": asyncio.Event(), "Running": asyncio.Event()}
 
     def logged(self, request: Any) -> bytes:
-        """What the run has printed, which is asked for while it runs."""
+        """Return the run's output while it runs."""
         self.seen["Running"].set()
         return b"the run says this\n"
 
     def listed(self, request: Any) -> dict[str, Any]:
-        """The pods that a selector finds: a head, and a submitter unless the image is bad."""
+        """Return the pods of a selector: a head, and a submitter unless the image is bad."""
         self.seen["Initializing"].set()
         waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
         state = {"waiting": waiting} if "bad-image" in self.flags else {"running": {}}
@@ -74,7 +74,7 @@ class Operator:
         return labels(made, kind, CLUSTER) | ({"job": "x"} if kind == "submitter" else {})
 
     async def work(self) -> None:
-        """Until the process that started this one has ended, if it isn't killed before."""
+        """Serve until the parent process ends."""
         parent = os.getppid()
         while os.getppid() == parent:
             await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A SLURM of four nodes on this machine, one for the session, and what its jobs leave behind."""
+"""SLURM cluster of four nodes on this machine, one per session, and checks of its leftovers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
 
 
 def cannot() -> str:
-    """Why there can be no SLURM here; "": there can."""
+    """Return why SLURM can't run here; "": it can."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
     if missing:
         return f"needs {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge)"
@@ -39,14 +39,13 @@ ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it ends with the tests
 from headrace.cli import main
 from headrace.jobs.kubernetes import following as rayjobs
 from headrace.jobs.slurm import following as jobs
-jobs._SELDOM_S = 1.0  # nobody else asks these clusters
+jobs._SELDOM_S = 1.0  # these clusters have no other users
 rayjobs._LOOK_S = 0.5
-sys.exit(main(sys.argv[1:]))
-"""
+sys.exit(main(sys.argv[1:]))"""
 
 
 class Launch:
-    """``headrace launch …`` in a process of its own, with all that it prints."""
+    """``headrace launch …`` in a separate process, with its output."""
 
     def __init__(self, folder: Path, arguments: list[str]) -> None:
         self._file = folder / f"launch-{time.monotonic_ns()}.txt"
@@ -59,7 +58,7 @@ class Launch:
         return self._file.read_text()
 
     def wait_for(self, words: str, timeout_s: float = 300.0, count: int = 1) -> None:
-        """Until ``words`` were printed so often."""
+        """Wait until ``words`` were printed this many times."""
         deadline = time.monotonic() + timeout_s
         while self.output.count(words) < count:
             assert self.process.poll() is None, f"it ended early:\n{self.output}"
@@ -67,21 +66,21 @@ class Launch:
             time.sleep(0.05)
 
     def wait(self, timeout_s: float = 300.0) -> int:
-        """Its exit status."""
+        """Return the exit status."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it goes on and on:\n{self.output}") from None
+            raise AssertionError(f"it doesn't end:\n{self.output}") from None
 
     @property
     def job(self) -> str:
-        """Of SLURM."""
+        """Return the id of the SLURM job."""
         self.wait_for("is submitted")
         return self.output.split("headrace: job ")[1].split()[0]
 
 
 class Slurm:
-    """The cluster, with programs that ask it."""
+    """The cluster, with helpers to query it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._before = folder, set(ray_folders())  # of runs that were killed
@@ -94,7 +93,7 @@ class Slurm:
         return self.ask("squeue", "-h")
 
     def processes(self, node: str = "", word: str = "", job: str = "") -> list[psutil.Process]:
-        """What runs as part of a job, on one node or on any, with a word in its command line.
+        """Return processes of a job, on one node or any, with a word in the command line.
 
         Ray's agents clear most of their environment.
         """
@@ -110,7 +109,7 @@ class Slurm:
         return found
 
     def left(self, timeout_s: float = 60.0) -> list[str]:
-        """Jobs, processes of jobs, and folders of theirs, some seconds after the last one."""
+        """Return jobs, their processes and folders, some seconds after the last job."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = [*self.queue().splitlines(), *map(_shown, self.processes())]
@@ -121,7 +120,7 @@ class Slurm:
 
 
 def ray_folders() -> Iterator[Path]:
-    """Of jobs' nodes."""
+    """Return the states of the nodes."""
     return Path("/tmp").glob("headrace-[0-9]*-[0-9]*")
 
 
@@ -150,7 +149,7 @@ def slurm_cluster() -> Iterator[Slurm]:
 
 @pytest.fixture
 def slurm(slurm_cluster) -> Iterator[Slurm]:
-    """The cluster, on which nothing is left before and after the test."""
+    """Yields the cluster, and checks that nothing is left before and after the test."""
     yield slurm_cluster
     subprocess.run(["scancel", "--full", "--signal=KILL", "--user=root"], check=False, timeout=120)
     subprocess.run(["scancel", "--user=root"], check=False, timeout=120)

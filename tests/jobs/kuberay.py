@@ -1,6 +1,6 @@
-"""What stand-ins of Kubernetes have to know of KubeRay: labels of pods, and what a selector finds.
+"""KubeRay's labels and selectors of pods, for emulated clusters.
 
-python kuberay.py "WORDS OF KUBECTL" MADE.YAML < PODS.JSON     the pods that it is to show
+python kuberay.py "WORDS OF KUBECTL" MADE.YAML < PODS.JSON     print the pods of a command
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 
 def labels(made: dict[str, Any], kind: str, cluster: str) -> dict[str, str]:
-    """Of a pod of a RayJob: a ``head``, a ``worker`` or the ``submitter``.
+    """Return the labels of a RayJob's pod: a ``head``, a ``worker`` or the ``submitter``.
 
-    As KubeRay's ``labelPod`` and ``getSubmitterTemplate`` make them: pods of Ray know their
-    cluster and not their RayJob, but for what the manifest's templates say.
+    They follow KubeRay's ``labelPod`` and ``getSubmitterTemplate``: pods of Ray have the name of
+    their cluster but not of their RayJob, except for labels in the manifest's templates.
     """
     spec = made["spec"]
     if kind == "submitter":
@@ -32,13 +32,13 @@ def labels_of(thing: dict[str, Any]) -> dict[str, str]:
 
 
 def selected(pods: list[dict[str, Any]], selector: str) -> list[dict[str, Any]]:
-    """Those that a selector of labels and values finds."""
+    """Return the pods that a selector of labels and values matches."""
     wanted = dict(part.split("=") for part in selector.split(",") if part)
     return [pod for pod in pods if labels_of(pod).items() >= wanted.items()]
 
 
 def main(words: str, made: str) -> None:
-    """Print what `kubectl get pods` does; each pod stands there with its kind and its cluster."""
+    """Print the output of `kubectl get pods`, with kind and cluster of each pod."""
     import yaml
 
     with open(made) as file:

@@ -1,4 +1,4 @@
-"""What nodes and srun say while Ray comes up, heard from an srun that is a script."""
+"""Messages of nodes and srun while Ray starts, from a script that replaces srun."""
 
 from __future__ import annotations
 

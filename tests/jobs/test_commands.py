@@ -1,4 +1,4 @@
-"""Which command a job is to run, and what is refused before anything is submitted."""
+"""Commands of jobs, and settings that are rejected before submission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod runs: it begins, goes on, fails once, and may save when it is told to end."""
+"""A pod's command starts, resumes, fails once, and may save before it is stopped."""
 
 from __future__ import annotations
 

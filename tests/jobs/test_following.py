@@ -1,4 +1,4 @@
-"""A RayJob that is followed by a kubectl that fails now and then; no cluster is needed."""
+"""Following a RayJob with a kubectl that fails now and then; no cluster is needed."""
 
 from __future__ import annotations
 

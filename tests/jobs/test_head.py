@@ -1,4 +1,4 @@
-"""What a job's first node does with SLURM's signals: which job queues again, and which doesn't."""
+"""SLURM's signals on a job's first node: which jobs are requeued."""
 
 from __future__ import annotations
 

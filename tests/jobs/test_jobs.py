@@ -1,4 +1,4 @@
-"""What is submitted to SLURM, and what its answers are taken for; no SLURM is needed."""
+"""Job scripts for SLURM, and interpretation of its answers; no SLURM is needed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_time_limit_that_leaves_no_time_to_run_is_refused_before_it_is_submitt
 
 
 class TestOrders:
-    """Which command a start of a job runs, by what stands beside and in its run directory."""
+    """Return the command of a job's start, by the files next to and in its run directory."""
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path):

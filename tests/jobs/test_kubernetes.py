@@ -1,4 +1,4 @@
-"""``headrace launch k8s``: the manifest against schemas, and a real kubectl's way with it."""
+"""``headrace launch k8s``: the manifest against schemas, and with a real kubectl."""
 
 from __future__ import annotations
 
@@ -302,6 +302,6 @@ def test_the_image_and_the_tools_of_these_tests_have_exact_versions():
 
 
 def names(lines: list[str]) -> set[str]:
-    """Of the packages that requirements begin with."""
+    """Return the names of the packages in requirements."""
     found = (re.match(r"[\w.-]+", line) for line in lines if not line.startswith("#"))
     return {re.sub(r"[-_.]+", "-", name[0]).lower() for name in found if name}

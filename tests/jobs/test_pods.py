@@ -1,7 +1,7 @@
-"""A manifest's pods as hosts of a network: the containers' commands, and what the job runs.
+"""A manifest's pods as hosts of a network: the containers' commands, and the job's.
 
-KubeRay writes the command of Ray's containers and some of their variables; here a test does. The
-image, the volumes' own file system and the user are this machine's.
+KubeRay writes the command of Ray's containers and some of their variables; here a test does. Image,
+volumes and user are this machine's.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pods(tmp_path):
 
 
 def variables_of(template: dict, start: str, token: str) -> dict[str, str]:
-    """Of the Ray container in a pod: the manifest's, and those that KubeRay adds."""
+    """Return variables of a pod's Ray container: the manifest's, and those that KubeRay adds."""
     [container] = template["spec"]["containers"]
     given = container["resources"]["limits"]
     # As Kubernetes reads it: $$ is a dollar.

@@ -1,7 +1,7 @@
-"""A real SLURM of four nodes: what runs there, ends, goes on and is left.
+"""A real SLURM of four nodes: jobs that run, end and continue, and their leftovers.
 
-``headrace launch slurm``, and then ClusterEnv, from outside of a job and from inside. All in one
-file, which is given to one worker: they look for what any job on this machine has left.
+``headrace launch slurm``, and then ClusterEnv, from outside of a job and from inside. All tests are
+in one file and so in one worker, because they look for leftovers of any job on this machine.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_a_run_on_two_nodes_that_is_preempted_saves_queues_again_and_goes_on_to_
     assert counted == sorted(counted)
     assert counted[-1] > before > 0
     first_again = next(count for count in counted if count > before)
-    assert first_again < 2 * before + 20_000  # it didn't begin anew and overtake
+    assert first_again < 2 * before + 20_000  # it didn't restart from step 0 and overtake
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["evaluation"]["mean"] >= 475, running.output
     assert acted(tmp_path / "notes") >= {"node1", "node2"}
@@ -132,7 +132,7 @@ def test_a_job_has_the_nodes_it_asked_for_and_lets_no_stranger_in(slurm, launch)
     asked = ["--nodes", "2", "--cpus-per-node", "2", "--gpus-per-node", "1"]
     running = launch("slurm", *asked, "--", sys.executable, "-c", STRANGER)
     assert running.wait() == 7, running.output  # the program's own exit status
-    assert "nobody out\n" in running.output
+    assert "stranger out\n" in running.output
     assert "wrong out\n" in running.output
     assert "friend IN 2\n" in running.output
     assert "token on a command line: False\n" in running.output

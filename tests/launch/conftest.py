@@ -1,4 +1,4 @@
-"""What the tests of several processes share."""
+"""Fixtures of tests with several processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.launch.ranks import Crew
 
 @pytest.fixture
 def crew():
-    """Starts a Crew; ends it after the test."""
+    """Starts a Crew, and stops it after the test."""
     crews = []
 
     def start(ranks, work) -> Crew:
@@ -33,7 +33,7 @@ def crew():
 
 @pytest.fixture
 def watch():
-    """Iterates over a LearnerGroup; returns it, its results, and what it said but for the doctor's.
+    """Iterates over a LearnerGroup; returns it, its results, and its messages except the doctor's.
 
     ``act(group, result)`` is called with every result.
     """
@@ -52,9 +52,9 @@ def watch():
 
 @pytest.fixture
 def leftovers(monkeypatch):
-    """What has been left in the temporary folder, boards among it, after some seconds.
+    """Returns files left in the temporary folder, including shared memory, after some seconds.
 
-    Folders like it that other runs on this machine use are not looked at.
+    Folders of other runs on this machine are ignored.
     """
     start_fork_server()  # its socket is to outlive the test
     folder = tempfile.mkdtemp(prefix="hr")
@@ -71,7 +71,7 @@ def leftovers(monkeypatch):
 
 @pytest.fixture
 def nobody():
-    """Which processes that the fork server of this one started still run, after some seconds."""
+    """Returns the processes of the fork server that still run after some seconds."""
 
     def running() -> list[psutil.Process]:
         servers = psutil.Process().children()
@@ -87,7 +87,7 @@ def nobody():
 
 @pytest.fixture
 def free_port():
-    """A port that nothing listened on a moment ago."""
+    """Returns a port that was free a moment ago."""
 
     def find() -> int:
         with socket.socket() as probe:
@@ -98,12 +98,12 @@ def free_port():
 
 
 def wait_until_empty(find: Callable, timeout_s: float = 5.0):
-    """What ``find`` returns: as soon as it is empty, or in the end."""
+    """Return what ``find`` returns, as soon as it is empty or at the end of the wait."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             found = find()
-        except psutil.NoSuchProcess:  # it ended while it was looked at
+        except psutil.NoSuchProcess:  # it ended meanwhile
             continue
         if not found or time.monotonic() > deadline:
             return found

@@ -15,7 +15,7 @@ SCRIPT = str(Path(__file__).with_name("hosts.sh"))
 
 
 class Hosts:
-    """Hosts 1, 2 …, joined by a network of their own, which end with this process at the latest."""
+    """Hosts 1, 2 … on a separate network, which end with this process at the latest."""
 
     def __init__(self, folder: Path, count: int = 2) -> None:
         self._name, self._folder = f"hr{os.getpid()}", folder
@@ -43,38 +43,38 @@ class Hosts:
         return HostScript(process, output)
 
     def num_received(self, host: int) -> int:
-        """Bytes that have come over the host's cable."""
+        """Return the bytes received over the host's cable."""
         path = "/sys/class/net/eth0/statistics/rx_bytes"
         return int(self._do("run", str(host), "cat", path))
 
     def cut(self, host: int) -> None:
-        """Pull the host's cable."""
+        """Disconnect the host's cable."""
         self._do("cut", str(host))
 
     def kill(self, host: int) -> None:
-        """Kill all that runs on the host."""
+        """Kill all processes of the host."""
         self._do("kill", str(host))
 
     def end(self) -> None:
-        """Kill what runs on them and remove them."""
+        """Kill all processes of the hosts, and remove them."""
         self._do("down")
 
 
 @dataclasses.dataclass(frozen=True)
 class HostScript:
-    """What runs on a host."""
+    """A process on a host."""
 
     process: subprocess.Popen
     output_file: Path
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return its output so far."""
         return self.output_file.read_text()
 
 
 def made(folder: Path, count: int = 2) -> Hosts:
-    """Such hosts; the test is skipped where this machine doesn't let us make them."""
+    """Yield such hosts; skip the test if this machine can't create them."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("needs root and iproute2")
     try:

@@ -1,4 +1,4 @@
-"""Several processes of a test, what each of them says, and how each of them ends."""
+"""Several processes of a test, with their messages and endings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Say = Callable[[Any], None]
 
 @dataclass(frozen=True)
 class Ending:
-    """How a rank ended: with a value or an error, and when (``time.monotonic()``)."""
+    """Ending of a rank: a value or an error, and the time (``time.monotonic()``)."""
 
     value: Any
     error: Exception | None
@@ -29,10 +29,10 @@ class Ending:
 
 
 class Crew:
-    """Processes that each do ``work(rank, say)``.
+    """Processes that each run ``work(rank, say)``.
 
     Args:
-        ranks: of which there is one each. work: pickled by value.
+        ranks: one process each. work: pickled by value.
     """
 
     def __init__(self, ranks: Iterable[int], work: Callable[[int, Say], Any]) -> None:
@@ -44,22 +44,22 @@ class Crew:
         }
 
     def hear(self, rank: int, timeout_s: float = 20.0) -> Any:
-        """The next thing that a rank says, or its Ending."""
+        """Return the next message of a rank, or its Ending."""
         pipe = self._children[rank].pipe
         assert pipe.poll(timeout_s), f"rank {rank} said nothing for {timeout_s} s"
         return pipe.recv()
 
     def endings(self, ranks: Iterable[int] | None = None) -> dict[int, Ending]:
-        """How these ranks (all by default) end."""
+        """Return the endings of these ranks (all by default)."""
         return {rank: self.hear(rank) for rank in (self.ranks if ranks is None else ranks)}
 
     def signal(self, rank: int, number: signal.Signals) -> float:
-        """Send a signal; returns when (``time.monotonic()``)."""
+        """Send a signal. Return the time (``time.monotonic()``)."""
         os.kill(self._children[rank].pid, number)
         return time.monotonic()
 
     def end(self) -> None:
-        """Kill whatever is left of them."""
+        """Kill the remaining processes."""
         end_children(self._children.values(), timeout_s=0.0)
 
 
@@ -82,7 +82,7 @@ def in_group(
     before: Callable[[int], None] | None = None,
     timeout_s: float = 30.0,
 ) -> Any:
-    """Join a group whose store is the file ``path``, and do ``work(group, say)``.
+    """Join a group whose store is the file ``path``, and run ``work(group, say)``.
 
     Args:
         before: called with the rank before it joins. timeout_s: of the group.

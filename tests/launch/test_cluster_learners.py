@@ -1,4 +1,4 @@
-"""Learners on a Ray cluster: the same training, and what is told of those that end."""
+"""Learners on a Ray cluster train equally, and report their failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a group of learners for good, and what its fresh start may mend."""
+"""Errors that stop a group of learners, and errors that a restart may fix."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Flaky(gymnasium.Env):
     observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
 
     def reset(self, *, seed=None, options=None):
-        raise ConnectionError("nobody is there yet")
+        raise ConnectionError("the server is not up yet")
 
 
 class Empty(Flaky):

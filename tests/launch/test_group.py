@@ -1,4 +1,4 @@
-"""A group of real processes: exact sums, whichever way they go, and quick words about the dead."""
+"""A group of real processes: exact sums in any order, and fast reports of dead ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do
 
 @pytest.fixture
 def ranks(crew, tmp_path):
-    """Starts ``size`` ranks (but for the absent ones) that do ``work(group, say)``."""
+    """Starts ``size`` ranks (except the absent ones) that run ``work(group, say)``."""
 
     def start(size, work, absent=(), **settings) -> Crew:
         live = functools.partial(
@@ -52,12 +52,12 @@ def part(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def crc(values: torch.Tensor) -> int:
-    """Of the bits."""
+    """Return a hash of the bits."""
     return zlib.crc32(values.contiguous().numpy().tobytes())
 
 
 def part_ways(group) -> None:
-    """Let each rank be a machine of its own."""
+    """Let each rank be a separate machine."""
     group._board, group._hosts = None, [[rank] for rank in range(group.size)]
     group._first = list(range(group.size))
 
@@ -190,7 +190,7 @@ def join_with_a_broken_file(rank, broken_rank, what):
 
 
 def add_ranks(group, say):
-    """Whether memory is shared, a sum, and rows."""
+    """Return whether memory is shared, a sum, and rows."""
     rank = torch.full((5,), float(group.rank + 1))
     return group.shares_memory, group.gather(rank).tolist(), group.sum(rank).tolist()
 

@@ -1,4 +1,4 @@
-"""Runs with several learners: whole, reproducible, and ended or mended whoever dies."""
+"""Runs with several learners: reproducible, and restarted or stopped when a process dies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOR_EVER = 10**9
 
 
 def saved_weights(run_dir: str | Path) -> dict[str, torch.Tensor]:
-    """Of the latest checkpoint."""
+    """Return the steps of the latest checkpoint."""
     return hr.load(run_dir).state_dict()
 
 
@@ -375,5 +375,5 @@ def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobod
     assert updates == sorted(set(updates))
     assert updates[-1] == results[-1].updates
     events = list(Path(config.run_dir).glob("events.*"))
-    assert len(events) == 3  # a run that had begun anew would have deleted the first
+    assert len(events) == 3  # a run from step 0 would have deleted the first
     assert nobody() == []

@@ -1,4 +1,4 @@
-"""Who has no token is refused by what a run on a Ray cluster opens, and does it no harm."""
+"""Clients without a token are refused by all ports of a run on Ray, and do no harm."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GARBAGE = (
 
 
 def ports_of(processes) -> set[tuple[str, int]]:
-    """What they listen on."""
+    """Return the ports on which processes listen."""
     found = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -61,7 +61,7 @@ def ports_of(processes) -> set[tuple[str, int]]:
 
 
 def updates(script) -> int:
-    """How many the run has made."""
+    """Return the number of updates of the run."""
     return script.output.count("UPDATE")
 
 

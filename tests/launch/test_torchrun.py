@@ -1,4 +1,4 @@
-"""Learners that torchrun starts: on one machine, again after one died, and on two hosts."""
+"""Learners under torchrun: on one machine, restarted after a death, and on two hosts."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_learner_left_alone_by_the_other_says_so(crew, free_port, rank, error)
 
 
 def lines_of(rank: int, run_dir: Path) -> list[dict]:
-    """What a rank has logged of its updates."""
+    """Return the log of a rank's updates."""
     return read_jsonl(run_dir / "iterations" / f"rank_{rank}.jsonl")
 
 
@@ -258,7 +258,7 @@ def test_torchrun_starts_learners_again_that_go_on(start, gone, free_port, tmp_p
     assert f"headrace: learner {other} waited for learner {rank}: has died" in script.output
     assert script.output.count("results in run") == 2  # from rank 0, at each start
     assert script.output.count("environment steps") == 1
-    assert saved.exists()  # a run that had begun anew would have deleted it
+    assert saved.exists()  # a run from step 0 would have deleted it
     assert len(list((tmp_path / "run").glob("events.*"))) == 2
     lines = lines_of(1, tmp_path / "run")
     assert lines[-1]["env_steps"] >= 10_000

@@ -1,6 +1,6 @@
-"""Learning on a device that isn't there, beside the same on the processor.
+"""Training on a simulated device, compared with the CPU.
 
-python tests/learner/elsewhere_runs.py NAME...    prints, as JSON, what went wrong in each
+python tests/learner/elsewhere_runs.py NAME...    prints the failures of each as JSON
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NETWORKS = {
 
 
 class SceneEnv(gymnasium.Env):
-    """A camera, a map of symbols, an instruction and a place; each episode is some steps long."""
+    """Environment with an image, a map of symbols, an instruction and a position."""
 
     observation_space = Dict(
         camera=Box(0, 255, (20, 24, 3), np.uint8),
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Any, hr.Network, dict[str, Any], Any]] = {
     for algo in ALGOS for network in ("dense", "lstm")
 }  # fmt: skip
 CASES["ppo-gru"] = ALGOS["ppo"], NETWORKS["gru"], {"action_space": "box"}, SpaceIdentityVectorEnv
-# With a small epsilon optimisers take whole steps along gradients that are rounding alone.
+# With a small epsilon optimisers take whole steps along gradients of pure rounding.
 CASES["impala-scene"] = replace(ALGOS["impala"], optimizer_eps=1e-2), SCENE, {}, SceneEnv
 CASES["appo-images"] = (replace(ALGOS["appo"], optimizer_eps=1e-2),
                         replace(SCENE, normalize_images=True), {}, SceneEnv)  # fmt: skip
@@ -110,7 +110,7 @@ def _left_behind(learner: Learner, part: str) -> None:
             normalizer.to("cpu")
 
 
-# What must be refused: a part of a learner that stayed on the processor, by the case it is of.
+# Parts of a learner that must be rejected if they stay on the CPU, by case.
 LEFT_BEHIND = {
     "replay": "impala-lstm",
     "returns": "ppo-dense",
@@ -121,7 +121,7 @@ LEFT_BEHIND = {
 
 
 def rollouts(env: Any, network: hr.Network, kwargs: dict[str, Any]) -> tuple[Policy, list[Rollout]]:
-    """A policy, and what it did in fragments of 5 steps of 4 environments."""
+    """Return a policy, and its fragments of 5 steps of 4 environments."""
     envs = make_vec(env, 4, "auto", kwargs)
     torch.manual_seed(1)
     policy = Policy(envs.single_observation_space, envs.single_action_space, network)
@@ -138,7 +138,7 @@ def rollouts(env: Any, network: hr.Network, kwargs: dict[str, Any]) -> tuple[Pol
 def learn(
     policy: Policy, algo: Any, filled: list[Rollout], device: Any, left_behind: str = ""
 ) -> dict[str, Any]:
-    """All that a learner does: updates, a checkpoint, updates of what was restored, acting."""
+    """Run a learner: updates, a checkpoint, updates of the restored learner, inference."""
 
     def new(policy: Policy) -> Learner:
         learner = Learner(policy, algo, device=device)
@@ -156,7 +156,7 @@ def learn(
 
     metrics = [update(learner, filled[:4])]
     file, kept = io.BytesIO(), [learner.state_dict(), learner.own_state()]
-    torch.save(tree_to(kept, "cpu"), file)  # torch.load maps what is on a GPU to the processor
+    torch.save(tree_to(kept, "cpu"), file)  # torch.load maps tensors of a GPU to the CPU
     saved, own = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
     again = Policy(policy.observation_space, policy.action_space, policy.network)
     learner.close()
@@ -179,7 +179,7 @@ def learn(
 
 
 def said(policy: Policy) -> list[Any]:
-    """What a policy answers to three observations, with and without the state of before."""
+    """Return what a policy predicts for three observations, with and without recurrent state."""
     space = policy.observation_space
     space.seed(5)
     obs = [space.sample() for _ in range(3)]
@@ -198,7 +198,7 @@ def tree_to(value: Any, device: str) -> Any:
 
 
 def run(name: str) -> None:
-    """Raise unless learning goes as on the processor."""
+    """Raise unless training matches the CPU."""
     algo, network, kwargs, env = CASES[name]
     policy, filled = rollouts(env, network, kwargs)
     again = copy.deepcopy(policy)
@@ -223,7 +223,7 @@ def refused(left_behind: str) -> None:
             learn(policy, algo, filled, device, left_behind)
         except elsewhere.WrongDevice:
             return
-    raise AssertionError(f"{left_behind} may stay on the processor")
+    raise AssertionError(f"{left_behind} may stay on the CPU")
 
 
 def check_rules() -> None:

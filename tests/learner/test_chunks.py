@@ -207,7 +207,7 @@ def test_images_learn_the_same_from_chunks_as_from_whole_batches(algo, monkeypat
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=2e-5)
     assert longest >= 6 * 40 // 3
     steps = (1 << 18) // step_cost(make_policy()).num_bytes
-    assert shorter <= steps * 7 / 6  # where there is a bootstrap row beside 6 rows
+    assert shorter <= steps * 7 / 6  # with a bootstrap row in addition to 6 rows
 
 
 def bfloat16_learner(**settings) -> Learner:

@@ -1,4 +1,4 @@
-"""Learning on a real GPU, where there is one; ``test_elsewhere.py`` pretends one everywhere."""
+"""Training on a real GPU, if there is one; ``test_elsewhere.py`` simulates one everywhere."""
 
 from __future__ import annotations
 

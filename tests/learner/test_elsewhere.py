@@ -1,6 +1,6 @@
-"""Learner, memories, inference and checkpoints on an accelerator, without one.
+"""Learner, memories, inference and checkpoints on a simulated accelerator.
 
-See ``tests/elsewhere.py``. It needs a process of its own.
+See ``tests/elsewhere.py``. It needs a separate process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEFT_BEHIND = ["replay", "returns", "target", "statistics", "image statistics"]
 
 
 def errors_of(folder: Path, names: list[str]) -> dict[str, str | None]:
-    """What went wrong in each, of one program."""
+    """Return the failures of each case, from one program."""
     output, trouble = folder / "errors.json", folder / "stderr.txt"
     with output.open("wb") as out, trouble.open("wb") as err:
         program = popen([sys.executable, str(RUNS), *names], stdout=out, stderr=err)

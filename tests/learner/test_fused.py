@@ -1,4 +1,4 @@
-"""Gradients by hand against autograd's, in float64: every loss, distribution and activation."""
+"""Fused gradients match autograd in float64 for every loss, distribution and activation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A3C: actors apply their own gradients to shared weights, and nothing that happens stops them."""
+"""A3C: actors apply their gradients to shared weights, and faults of actors don't stop them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several policies in one run: each learns what it would learn alone from its agents' columns."""
+"""Several policies in one run: each trains as it would alone on its agents' columns."""
 
 from __future__ import annotations
 

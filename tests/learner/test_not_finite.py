@@ -1,4 +1,4 @@
-"""A loss or gradient that isn't finite ends a run before its step, and is told in one sentence."""
+"""Losses or gradients that aren't finite stop a run before the step, with one sentence."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_actors_are_not_restarted_for_gradients_that_would_be_the_same_again(tin
 
 
 def test_all_of_several_learners_end_at_the_same_step(tiny, tmp_path):
-    """Of which only one has seen what is not finite."""
+    """Update of several learners, of which only one has a value that isn't finite."""
 
     def golden_on_one() -> gymnasium.Env:
         is_one = threading.current_thread().name == "learner-1"

@@ -1,4 +1,4 @@
-"""Learning doesn't depend on the units of rewards; one setting restores the papers' form."""
+"""Training doesn't depend on the units of rewards; one setting restores the papers' form."""
 
 from __future__ import annotations
 

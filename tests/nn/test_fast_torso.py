@@ -1,4 +1,4 @@
-"""The quick ways of acting are the policy's own, and are left with their block."""
+"""Fast inference paths match the policy, and are left with their block."""
 
 from __future__ import annotations
 

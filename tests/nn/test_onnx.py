@@ -53,7 +53,7 @@ def sample(space, count, seed):
 
 
 def nonsense(x, count):
-    """What a caller may feed to begin with: it must be cleared by ``first``."""
+    """Return an arbitrary initial state, which ``first`` must clear."""
     x = np.repeat(x[:1].numpy(), count, 0)
     return np.full(x.shape, np.nan if x.dtype.kind == "f" else 99, x.dtype)
 

@@ -1,4 +1,4 @@
-"""Packed networks say what their modules say, with the weights of the time of packing."""
+"""Packed networks match their modules, with the weights at the time of packing."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_what_has_no_fast_way_stays_an_image():
 
 
 class TestInAPolicy:
-    """Where they are used: in bfloat16 on a processor."""
+    """Patches are used in bfloat16 on CPUs."""
 
     def seen(self, space=ATARI, precision="bfloat16", num=5, **network):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Which policy plays which agent, and what is no answer to that."""
+"""Mapping of agents to policies, and invalid mappings."""
 
 from __future__ import annotations
 

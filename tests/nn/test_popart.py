@@ -1,4 +1,4 @@
-"""PopArt: outputs preserved, targets in units of their deviation, nothing before the first ones."""
+"""PopArt preserves outputs, and scales targets by their standard deviation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy can't be given is one sentence with what it takes."""
+"""Invalid inputs of a policy raise a one-sentence error with what it takes."""
 
 from __future__ import annotations
 

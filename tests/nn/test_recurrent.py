@@ -81,7 +81,7 @@ def by_steps(core, x, first, state):
 
 
 def by_packing(core, x, first, state):
-    """What ``forward`` does on an accelerator."""
+    """Run ``forward`` as on an accelerator."""
     return core._packed(x, first, core._begin(first[0], state))
 
 

@@ -1,4 +1,4 @@
-"""Values of several tasks: statistics of each, by a literal transcription, and what stays."""
+"""Values of several tasks: statistics of each match a literal version, and outputs stay."""
 
 from __future__ import annotations
 

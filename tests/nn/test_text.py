@@ -51,7 +51,7 @@ def check(cls):
     y, want = encoder(tokens), one_by_one(encoder, tokens)
     torch.testing.assert_close(y, want, rtol=0, atol=1e-12)
     got, expected = gradients(encoder, y), list(gradients(encoder, want))
-    expected[0][0] = 0.0  # padding is not learnt
+    expected[0][0] = 0.0  # padding isn't trained
     for g, w in zip(got, expected, strict=True):
         torch.testing.assert_close(g, w, rtol=0, atol=1e-11)
     assert not y[1].any()

@@ -1,7 +1,7 @@
-"""Slow, literal forms of the papers' equations in float64, and random streams to compare on.
+"""Slow, literal forms of the papers' equations in float64, and random data to compare on.
 
-The oracles know episodes as lists of rows that end for a stated reason; nothing here is recursive
-or masked, so they share no idea with the fast forms that they judge.
+The oracles represent episodes as lists of rows that end for a stated reason. They use neither
+recursion nor masks, so they share no logic with the fast forms that they check.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 
 @dataclass
 class Stream:
-    """Experience in NEXT_STEP form; ``truncated`` and ``filler`` are known to the oracles only."""
+    """Experience in NEXT_STEP form; only the oracles know ``truncated`` and ``filler``."""
 
-    log_ratio: Tensor  # [T, B] float64, NaN on fillers
-    reward: Tensor  # [T, B] float64, NaN on fillers
+    log_ratio: Tensor  # [T, B] float64, NaN at reset steps
+    reward: Tensor  # [T, B] float64, NaN at reset steps
     value: Tensor  # [T+1, B] float64
-    terminated: Tensor  # [T, B] bool, anything on fillers
+    terminated: Tensor  # [T, B] bool, arbitrary at reset steps
     truncated: Tensor  # [T, B] bool
     filler: Tensor  # [T, B] bool
     first: Tensor  # [T+1, B] bool
 
     def rows(self, start: int, stop: int) -> Stream:
-        """The fragment of steps ``start`` to ``stop - 1``."""
+        """Return the fragment of steps ``start`` to ``stop - 1``."""
         parts = {
             name: x[start : stop + (name in ("value", "first"))] for name, x in vars(self).items()
         }
@@ -35,13 +35,13 @@ class Stream:
 
 
 def random_stream(seed: int, num_steps: int, num_columns: int, end_rate: float = 0.2) -> Stream:
-    """Terminations, truncations, both at once; fillers also on the first and the last row."""
+    """Return random terminations, truncations and both, with reset steps also in outer rows."""
     rng = random.Random(seed)
     shape = (num_steps, num_columns)
     terminated, truncated, filler = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
     first = torch.zeros(num_steps + 1, num_columns, dtype=torch.bool)
     for b in range(num_columns):
-        ended = rng.random() < 0.3  # the fragment before this one ended with an episode
+        ended = rng.random() < 0.3  # the previous fragment ended with an episode
         first[0, b] = not ended and rng.random() < 0.5
         for t in range(num_steps):
             if ended:
@@ -70,7 +70,7 @@ def random_stream(seed: int, num_steps: int, num_columns: int, end_rate: float =
 
 
 def episodes(stream: Stream, b: int) -> list[range]:
-    """The steps of column ``b``, split at the ends; fillers belong to no episode."""
+    """Yield the episodes of column ``b``, without reset steps."""
     found, start = [], 0
     num_steps = len(stream.reward)
     for t in range(num_steps):
@@ -83,7 +83,7 @@ def episodes(stream: Stream, b: int) -> list[range]:
 
 
 def values_of(stream: Stream, b: int, steps: range) -> dict[int, float]:
-    """V(x_t) in an episode and after it: 0 if it terminated, whether truncated as well or not."""
+    """Return V(x_t) in an episode and after it: 0 if it terminated, even if also truncated."""
     v = {t: stream.value[t, b].item() for t in (*steps, steps.stop)}
     if stream.terminated[steps[-1], b]:
         v[steps.stop] = 0.0
@@ -93,7 +93,7 @@ def values_of(stream: Stream, b: int, steps: range) -> dict[int, float]:
 def vtrace_oracle(
     stream: Stream, gamma: float, lam: float, rho_bar: float, c_bar: float, pg_rho_bar: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Equation (1) of IMPALA for every start s, then q_s - V(x_s) with and without its weight."""
+    """Compute Equation (1) of IMPALA for every s, and q_s - V(x_s) with and without weight."""
     vs = stream.value[:-1].clone()
     pg_advantage, advantage = torch.zeros_like(vs), torch.zeros_like(vs)
     for b in range(vs.shape[1]):
@@ -119,7 +119,7 @@ def vtrace_oracle(
 
 
 def gae_oracle(stream: Stream, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """The sum of (gamma lam)^l delta_{t+l} to the episode's end, for every start t."""
+    """Return the sum of (gamma lam)^l delta_{t+l} to the episode's end, for every start t."""
     advantage = torch.zeros_like(stream.value[:-1])
     for b in range(advantage.shape[1]):
         for steps in episodes(stream, b):
@@ -132,7 +132,7 @@ def gae_oracle(stream: Stream, gamma: float, lam: float) -> tuple[Tensor, Tensor
 
 
 def recurrence_oracle(inputs: Tensor, decays: Tensor) -> Tensor:
-    """x_t as the sum over k >= t of inputs_k times the decays from t to k - 1."""
+    """Return x_t as the sum over k >= t of inputs_k times the decays from t to k - 1."""
     x = torch.zeros_like(inputs)
     for t in range(len(inputs)):
         for k in range(t, len(inputs)):

@@ -1,4 +1,4 @@
-"""Losses and statistics against plain loops, and where gradients may go."""
+"""Losses and statistics match plain loops, and gradients flow where they should."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def case(seed: int = 0, filler_value: float = math.nan) -> Case:
 
 
 def gradients(loss: Tensor, c: Case) -> dict[str, Tensor]:
-    """Of every input that the loss depends on."""
+    """Return the gradients of all inputs that the loss depends on."""
     assert loss.shape == ()
     names = list(c.leaves())
     grads = torch.autograd.grad(loss, list(c.leaves().values()), allow_unused=True)

@@ -1,7 +1,7 @@
 """Broken copies of each op, every one of which its check must reject.
 
-A mutant is one textual replacement in the source of one function or class. Its check is the one
-that judges the real op in the test file beside this one.
+A mutant is one textual replacement in the source of one function or class. Its check is the one of
+the real op in the neighbouring test file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GAE, V-trace and the recurrence under both."""
+"""GAE, V-trace and their common recurrence."""
 
 from __future__ import annotations
 

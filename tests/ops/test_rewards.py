@@ -1,4 +1,4 @@
-"""Rewards as learning sees them, against the papers' formulas written out."""
+"""Reward transformations match the papers' formulas."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def quick(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def facts(quick) -> dict:
-    """What two children of a program report, of which the second has a new fork server."""
+    """Return the reports of two children of a program; the second has a new fork server."""
     command = [sys.executable, "-c", FACTS]
     environ = quick | {"FIRST": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)

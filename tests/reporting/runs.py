@@ -1,4 +1,4 @@
-"""Run directories as runs leave them, written in milliseconds, and what a page holds."""
+"""Run directories written in milliseconds, and a parser of report pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.spaces.json import space_to_json
 
 
 def write_run(folder: Path, seed: int = 0, count: int = 40, **settings) -> Path:
-    """A run of CartPole that has ended, with made-up figures."""
+    """Write a finished run of CartPole with made-up numbers."""
     import gymnasium
 
     folder.mkdir(parents=True)
@@ -56,7 +56,7 @@ def write_run(folder: Path, seed: int = 0, count: int = 40, **settings) -> Path:
 
 
 class Page(HTMLParser):
-    """A page's elements, by name with their attributes, its text, and what it holds as data."""
+    """Elements of a page by name with their attributes, its text, and its embedded data."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,6 +1,6 @@
-"""Reports in a real browser: nothing is complained of, and all of it fits the window.
+"""Reports in a real browser: no errors, and everything fits the window.
 
-Chromium (Debian's package ``chromium``) says what a page's console says when it runs headless.
+Headless Chromium (Debian's package ``chromium``) prints the console of a page.
 """
 
 from __future__ import annotations

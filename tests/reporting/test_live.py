@@ -1,4 +1,4 @@
-"""A run's page while it goes on: for who has the address, and nobody else."""
+"""Live page of a run, which requires the address with its token."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_who_has_the_address_sees_the_run_and_the_page_asks_again(served, tmp_pa
     assert headers["Cache-Control"] == "no-store"
     assert headers["Referrer-Policy"] == "no-referrer"
     before = page.data[0]["lines"][0]["x"]
-    assert asked(served)[1] == text  # as nothing has changed, nothing is drawn anew
+    assert asked(served)[1] == text  # without changes nothing is drawn again
     lines = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     append_jsonl(tmp_path / "run" / "metrics.jsonl", [lines[-1] | {"env_steps": 99_000}])
     assert Page(asked(served)[1]).data[0]["lines"][0]["x"] == [*before, 99_000]
@@ -158,7 +158,7 @@ def _hears_ctrl_c() -> None:
 
 def test_a_browser_that_says_nothing_is_let_go(served, monkeypatch):
     with socket.create_connection(("127.0.0.1", served.port), 5):
-        assert asked(served)[0] == 200  # it holds up nobody
+        assert asked(served)[0] == 200  # it blocks no one
     assert served._server.RequestHandlerClass.timeout == live._REQUEST_S
 
 

@@ -1,4 +1,4 @@
-"""A report: one file that needs nothing, whose figures are those of the run's files."""
+"""A report is one self-contained file, with the numbers of the run's files."""
 
 from __future__ import annotations
 
@@ -233,13 +233,13 @@ def test_what_the_doctor_says_is_in_the_report(tmp_path):
 
 def test_films_are_in_the_page_while_there_is_room(tmp_path, monkeypatch):
     run = write_run(tmp_path / "run")
-    (run / "episode.mp4").write_bytes(b"a film")
+    (run / "episode.mp4").write_bytes(b"a video")
     (run / "a task").mkdir()
     (run / "a task" / "episode.mp4").write_bytes(b"b" * 100)
     monkeypatch.setattr(facts, "VIDEO_BYTES", 50)
     page = Page(write([run], tmp_path / "out" / "a.html").read_text())
     sources = [a.get("src") for tag, a in page.elements if tag == "video"]
-    assert sources == ["data:video/mp4;base64," + base64.b64encode(b"a film").decode()]
+    assert sources == ["data:video/mp4;base64," + base64.b64encode(b"a video").decode()]
     assert [a["href"] for tag, a in page.elements if tag == "a"] == ["../run/a%20task/episode.mp4"]
 
 

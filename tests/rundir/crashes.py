@@ -1,4 +1,4 @@
-"""What the tests of dying saves save, and what they look for afterwards."""
+"""Checkpoints of tests with interrupted saves, and checks of what is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.spaces.json import space_to_json
 
 @dataclass
 class Parts:
-    """A small policy and what describes it; the weights tell the step that they were saved at."""
+    """Return a small policy with its description; the weights encode the step of the save."""
 
     config: dict[str, Any]
     policy: Policy
@@ -46,21 +46,21 @@ class Parts:
         checkpoint.rotate(run_dir, 1)
 
     def save_linked(self, run_dir: Path, env_steps: int) -> None:
-        """As older versions did."""
+        """Write pointers as older versions did."""
         path = self.save(run_dir, env_steps)
         (path.parent / "latest").unlink()
         for name in ("latest", "best"):
             (path.parent / name).symlink_to(path.name)
 
     def save_copied(self, run_dir: Path, env_steps: int) -> None:
-        """As that looks when it was copied by what follows links."""
+        """Write the layout that results from a copy that follows links."""
         path = self.save(run_dir, env_steps)
         (path.parent / "latest").unlink()
         for name in ("latest", "best"):
             shutil.copytree(path, path.parent / name)
 
     def same(self, folder: Path) -> float:
-        """Check that all parts of a checkpoint are of one save; returns the value of that."""
+        """Check that all parts of a checkpoint belong to one save, and return its step."""
         policy = checkpoint.load_policy(folder)
         values = {v for weight in policy.parameters() for v in weight.detach().unique().tolist()}
         if (folder / "trainer.pt").exists():
@@ -70,7 +70,7 @@ class Parts:
 
 
 def parts() -> Parts:
-    """For an imagined environment."""
+    """Return the setup of a simulated environment."""
     spaces = Box(-1, 1, (3,)), Discrete(2)
     network = Network(hidden=(4,))
     names = ("observation_space", "action_space")
@@ -81,34 +81,34 @@ def parts() -> Parts:
 
 
 def check(parts: Parts, run_dir: Path, new: int) -> None:
-    """What can be found after a save of ``new`` that died is whole, if there was anything."""
+    """Check that whatever is found after an interrupted save of ``new`` is complete."""
     whole = [p for p in (run_dir / "checkpoints").glob("step_*") if p.suffix != ".tmp"]
     if not whole:
         assert not any((run_dir / "checkpoints").glob("latest"))
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a pointer may be gone for an instant
+        warnings.simplefilter("ignore")  # a pointer may be missing for an instant
         found = checkpoint.find(run_dir)
     assert parts.same(found) in (64.0, 3.0, float(new))
     for path in whole:
         parts.same(path)
 
 
-# What is there before step 128 is saved, by name: called with parts and the run directory.
+# State before step 128 is saved, by name: called with parts and the run directory.
 SITUATIONS = {
     "a first checkpoint": lambda parts, run_dir: None,
     "another": lambda parts, run_dir: parts.save(run_dir, 64),
     "the same step again": lambda parts, run_dir: parts.save(run_dir, 128, 3.0),
-    "beside a link": lambda parts, run_dir: parts.save_linked(run_dir, 64),
-    "beside a folder": lambda parts, run_dir: parts.save_copied(run_dir, 64),
+    "next to a link": lambda parts, run_dir: parts.save_linked(run_dir, 64),
+    "next to a folder": lambda parts, run_dir: parts.save_copied(run_dir, 64),
 }
 
 
 def each_death(before: Path, run_dir: Path, dies: Callable[[int], bool]) -> Iterator[int]:
-    """Copies of a run in which a process died at its first, second … call, until it dies no more.
+    """Yield copies of a run in which a process died at its first, second … call, until none dies.
 
     Args:
-        dies: does something to ``run_dir``; whether it died at its n-th call.
+        dies: runs in ``run_dir``, and returns whether it died at its n-th call.
     """
     for count in itertools.count(1):
         shutil.rmtree(run_dir, ignore_errors=True)

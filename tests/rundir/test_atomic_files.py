@@ -1,4 +1,4 @@
-"""A disk that refuses: a sentence at the start, training that goes on, a sentence at the end."""
+"""Disks that fail: an error at the start, continued training, a message at the end."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_full_disk_is_said_before_anything_starts(tiny, small, nothing_starts)
 
 
 def train(config, at) -> tuple[hr.Trainer, list[str]]:
-    """Train to the end, with ``at[updates]()`` after those updates; also what was told."""
+    """Train to the end, with ``at[updates]()`` after those updates; also return messages."""
     told: list[str] = []
     with contextlib.closing(hr.Trainer(config, notify=told.append)) as trainer:
         for result in trainer:

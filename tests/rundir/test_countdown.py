@@ -1,4 +1,4 @@
-"""How much of a study is done, and the time that is left."""
+"""Progress of a study, remaining time, and the command that continues a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whenever a save dies, a whole checkpoint is found: the one before, or the one it wrote."""
+"""After an interrupted save a complete checkpoint is found: the old or the new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes while it goes on: what comes after a resume replaces what it undid."""
+"""Files of a running run: lines after a resume replace those that it undid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.rundir.test_result import make_result
 
 
 def scalars(run_dir: Path, name: str) -> dict[int, float]:
-    """What TensorBoard shows under this name, by step; no step may come twice."""
+    """Return TensorBoard's values of a name by step; no step may occur twice."""
     events = EventAccumulator(str(run_dir)).Reload().Scalars(name)
     steps = [event.step for event in events]
     assert steps == sorted(set(steps))

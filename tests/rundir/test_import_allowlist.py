@@ -1,4 +1,4 @@
-"""A run directory runs no code that its user hasn't named: and what is signed."""
+"""A run directory runs only code that its user named; and the signature."""
 
 from __future__ import annotations
 

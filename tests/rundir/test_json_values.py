@@ -1,4 +1,4 @@
-"""No file that a run writes holds NaN or infinity, which are no JSON."""
+"""No file of a run contains NaN or infinity, which aren't valid JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rundir.test_result import make_result
 
 
 def strict(text: str):
-    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} isn't valid JSON"))
 
 
 def test_undefined_numbers_are_null(tmp_path):

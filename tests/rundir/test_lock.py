@@ -1,4 +1,4 @@
-"""A run directory has one writer; a second one is told who it is."""
+"""A run directory has one writer; a second one gets an error that names the first."""
 
 from __future__ import annotations
 

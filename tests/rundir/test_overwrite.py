@@ -1,4 +1,4 @@
-"""``overwrite`` deletes what headrace wrote, and nothing where anything else lies there."""
+"""``overwrite`` deletes what headrace wrote, and nothing if other files are there."""
 
 from __future__ import annotations
 

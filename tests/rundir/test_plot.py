@@ -1,4 +1,4 @@
-"""Pictures of runs: what is drawn from files that are written here, against NumPy."""
+"""Plots of runs match NumPy on the files that the tests write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of results: what is counted, told and written follows from it."""
+"""Names and order of metrics in the table of results, files and terminal."""
 
 from __future__ import annotations
 

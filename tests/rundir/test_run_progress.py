@@ -1,4 +1,4 @@
-"""A run's own costs, as its tally knows them, beside its speed."""
+"""A run's costs as measured by its progress, and its speed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE_MS = 1_000_000
 
 
 def plan_of(config, first_s=0.003):
-    """What the summary says after two updates of two rollouts, 100 steps and 20 ms each."""
+    """Return the summary after two updates of two rollouts, 100 steps and 20 ms each."""
     progress = Progress()
     with mock.patch.object(run_progress.time, "monotonic", return_value=1.0) as clock:
         tally = RunProgress(progress, config, 0, 0.0)

@@ -1,4 +1,4 @@
-"""What a user called something is shown as it is: no markup, no emoji, no colours of its own."""
+"""User-defined names are printed literally, without markup, emoji and colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Films of environments that render nothing, or have other spaces than the agent's."""
+"""Videos of environments that render nothing, or have other spaces than the agent's."""
 
 from __future__ import annotations
 

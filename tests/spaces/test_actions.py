@@ -1,4 +1,4 @@
-"""Action spaces: their distributions, what environments receive, and what masks they give."""
+"""Action spaces: distributions, actions of environments, and masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OrbitalDominance again, one game and one number at a time, straight from its rules."""
+"""OrbitalDominance one game and one number at a time, written literally from its rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BURNS = ((1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1))
 
 
 def pull(place, j2):
-    """The Earth's gravity, with its bulge; the last axis is along the Earth's own."""
+    """Return the Earth's gravity with its oblateness; the last axis is the Earth's."""
     r2 = (place * place).sum()
     bulge = 1.5 * j2 * EARTH**2 / r2 * (np.array([1, 1, 3]) - 5 * place[2] ** 2 / r2)
     return -MU / r2**1.5 * place * (1 + bulge)
@@ -23,7 +23,7 @@ def pull(place, j2):
 
 @functools.cache
 def averages(inclination, j2):
-    """Over the orbit: the rate at which it turns, and how gravity changes, in the moving frame."""
+    """Return the rate of rotation over the orbit, and the gravity gradient in the moving frame."""
     tilt, radius = math.radians(inclination), EARTH + HEIGHT
     inwards, change, places = 0.0, np.zeros((3, 3)), 2 * math.pi * np.arange(16) / 16
     for u in places:
@@ -35,7 +35,7 @@ def averages(inclination, j2):
             ]
         )
         inwards -= frame[0] @ pull(radius * frame[0], j2) / 16
-        # An imaginary step of a metre: a derivative to the last digit.
+        # Complex step of a metre: a derivative to the last digit.
         beside = [pull(radius * frame[0] + 1j * axis, j2).imag for axis in frame]
         change += frame @ np.array(beside).T / 16
     return math.sqrt(inwards / radius), change
@@ -43,7 +43,7 @@ def averages(inclination, j2):
 
 @functools.cache
 def flow(seconds, inclination, j2):
-    """The linear equations of relative motion in the turning frame, exponentiated."""
+    """Return the matrix exponential of relative motion in the rotating frame."""
     turn, change = averages(inclination, j2)
     system = np.zeros((6, 6))
     system[:3, 3:] = np.eye(3)
@@ -65,7 +65,7 @@ def dot(a, b):
 
 
 class SlowGame:
-    """A game that was drawn for one row."""
+    """Literal copy of a game that was drawn for one row."""
 
     def __init__(self, drawn, horizon, inclination=None, j2=J2):
         self.earth = (0.0, 0.0) if inclination is None else (inclination, j2)
@@ -92,14 +92,14 @@ class SlowGame:
         )
 
     def light(self, ahead=0):
-        """Outside a cylinder of the Earth's radius on the night side."""
+        """Return whether a point is outside a cylinder of the Earth's radius on the night side."""
         sun, place = self.sun(ahead), (EARTH + HEIGHT, 0.0, 0.0)
         towards = dot(place, sun)
         beside = length([p - towards * s for p, s in zip(place, sun, strict=True)])
         return towards > 0 or beside > EARTH
 
     def commands(self):
-        """What each action is, as (what, satellite, more)."""
+        """Return each action as (what, satellite, more)."""
         each = [("hold", 0, 0)]
         each += [("burn", k, d) for k in range(self.n) for d in BURNS]
         each += [("point", k, j) for k in range(self.n) for j in range(self.n)]
@@ -116,7 +116,7 @@ class SlowGame:
         return [allowed(*command) for command in self.commands()]
 
     def step(self, actions):
-        """Points of both sides, whether the game ended, and inspections of both."""
+        """Return points of both sides, whether the game ended, and inspections of both."""
         points, jammers, inspections = [0.0, 0.0], [], [0, 0]
         for side, action in enumerate(actions):
             what, k, more = self.commands()[action]
@@ -150,7 +150,7 @@ class SlowGame:
                 mean, cov = self.tracks[side][k]
                 cov = cov.copy()
                 for i in (3, 4, 5):
-                    cov[i, i] += KICK_MS**2  # at the beginning of the step
+                    cov[i, i] += KICK_MS**2  # at the start of the step
                 self.tracks[side][k] = phi @ mean, phi @ cov @ phi.T
         self.time += 1
         pairs = [(i, j) for i in range(self.n) for j in range(self.n)]
@@ -162,7 +162,7 @@ class SlowGame:
 
     @staticmethod
     def nearest(a, b):
-        """Along the straight way from a to b, in small steps."""
+        """Return the positions on the straight line from a to b, in small steps."""
         shares = np.linspace(0, 1, 2001)
         return np.linalg.norm(a + np.outer(shares, b - a), axis=1).min()
 
@@ -214,7 +214,7 @@ class SlowGame:
 
     @staticmethod
     def updated(mean, cov, place, sigma):
-        """Kalman's update in Joseph's form."""
+        """Apply Kalman's update in Joseph's form."""
         seen = np.eye(3, 6)
         gain = cov @ seen.T @ np.linalg.inv(seen @ cov @ seen.T + sigma**2 * np.eye(3))
         rest = np.eye(6) - gain @ seen

@@ -1,4 +1,4 @@
-"""SSAConjunction again, one episode at a time and one number at a time, straight from its rules."""
+"""SSAConjunction one episode and one number at a time, written literally from its rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_S = 120.0
 
 
 def sees_any(position, earth_angle):
-    """Whether a radar sees a place: its elevation by geometry, and its distance."""
+    """Return whether a radar sees a point, by elevation and distance."""
     for latitude, longitude in sensors.SITES_DEG:
         lat, lon = math.radians(latitude), math.radians(longitude) + earth_angle
         zenith = (math.cos(lat) * math.cos(lon), math.cos(lat) * math.sin(lon), math.sin(lat))
@@ -29,7 +29,7 @@ def sees_any(position, earth_angle):
 
 
 def one_step_later(x, p):
-    """Mean and covariance of position and rate after a step: F p F' + Q."""
+    """Return mean and covariance of position and rate after a step: F p F' + Q."""
     (a, b), (_, d) = p
     h, q = STEP_S, tracking.ACCELERATION**2
     a, b, d = a + 2 * h * b + h * h * d, b + h * d, d
@@ -38,7 +38,7 @@ def one_step_later(x, p):
 
 
 def after_look(x, p, measured):
-    """The same after a measurement of the position."""
+    """Return mean and covariance after a measurement of the position."""
     total = p[0][0] + tracking.SENSOR_M**2
     gain = [p[0][0] / total, p[1][0] / total]
     news = measured - x[0]
@@ -48,7 +48,7 @@ def after_look(x, p, measured):
 
 
 class SlowObject:
-    """One catalogue object: what is drawn of it, and what is known of it."""
+    """A catalogue object: its true state, and what is known of it."""
 
     def __init__(self, drawn, index):
         at, i = drawn, index
@@ -64,11 +64,11 @@ class SlowObject:
         self.shift, self.alarms = [0.0, 0.0], 0
 
     def position(self, time):
-        """``x, y, z`` of the catalogue orbit."""
+        """Return ``x, y, z`` of the catalogue orbit."""
         return [float(x) for x in orbits.position(orbits.moved(self.elements, self.drifts, time))]
 
     def missed_by(self, with_burns):
-        """The true distance at the closest approach."""
+        """Return the true distance at the closest approach."""
         errors = (self.offset[0], self.path[self.tca], self.offset[1])
         vector = []
         for i in range(2):
@@ -78,7 +78,7 @@ class SlowObject:
         return math.hypot(*vector)
 
     def foreseen(self, steps):
-        """Mean and covariance of the miss, ``steps`` from now."""
+        """Return mean and covariance of the miss, ``steps`` from now."""
         x, p = self.x, self.p
         for _ in range(steps):
             x, p = one_step_later(x, p)
@@ -95,7 +95,7 @@ class SlowObject:
 
 
 def probability(mean, cov):
-    """One collision probability."""
+    """Return one collision probability."""
     (xx, xy), (_, yy) = cov
     variance = tuple(np.array([v]) for v in (xx, xy, yy))
     miss = np.array(mean).reshape(2, 1)
@@ -103,7 +103,7 @@ def probability(mean, cov):
 
 
 class SlowGame:
-    """An episode of the one that ``drawn``, an EpisodeState of one row, holds."""
+    """Literal copy of an episode, from an EpisodeState ``drawn`` with one row."""
 
     def __init__(self, drawn, horizon):
         self.objects = [SlowObject(drawn, i) for i in range(drawn.tca.shape[1])]
@@ -114,7 +114,7 @@ class SlowGame:
         self.known = {}  # the risks of this step
 
     def coming(self):
-        """The list: objects before their closest approach, the most dangerous one first."""
+        """Return the list: objects before their closest approach, the most dangerous one first."""
         later = [o for o in self.objects if o.tca > self.time]  # in order of their approaches
         return sorted(later, key=lambda o: -self.risks(o)[0][0])
 
@@ -124,7 +124,7 @@ class SlowGame:
         return sees_any(o.position(seconds), turned)
 
     def displaced(self, o):
-        """How a burn forwards now moves the satellite at an object's closest approach."""
+        """Return how a forward burn now moves the satellite at an object's closest approach."""
         n = math.sqrt(orbits.MU / self.a**3)
         angle = n * STEP_S * (o.tca - self.time)
         radial = 2 / n * (1 - math.cos(angle)) * BURN_MS
@@ -132,7 +132,7 @@ class SlowGame:
         return [o.push[i][0] * radial + o.push[i][1] * ahead for i in range(2)]
 
     def risks(self, o):
-        """Probability as it is, after a burn forwards now, after one backwards; and covariance."""
+        """Return the probability now, after a forward and a backward burn, and the covariance."""
         if o not in self.known:
             self.known[o] = self._risks(o)
         return self.known[o]
@@ -167,7 +167,7 @@ class SlowGame:
         return [min(x, 1.0) for x in [*start, *(1 - s for s in [*safe, *soon]), *numbers]]
 
     def step(self, action):
-        """Reward, whether it ended, and the counts of collisions, avoided and false alarms."""
+        """Return reward, end, and counts of collisions, avoided ones and false alarms."""
         reward = 0.0
         listed = self.coming()
         if self.mask()[action]:
@@ -210,7 +210,7 @@ class SlowGame:
 
 
 def shy(rng, mask):
-    """A random action: mostly allowed ones, sometimes a forbidden one, burns now and then."""
+    """Return a random action: mostly allowed ones, sometimes a forbidden one or a burn."""
     last = mask.shape[1] - 1
     weights = np.where(mask, 1.0, 0.1) * rng.random(mask.shape)
     weights[:, last - 1 :] *= 0.6

@@ -25,7 +25,7 @@ def counts_of(infos, row=0):
 
 
 def replay(seed, n_objects, horizon, num_envs, num_steps):
-    """Play the game beside its slow transcription; the counts of all that happened."""
+    """Play the game and its literal version; return the counts of all events."""
     envs = SSAConjunctionVectorEnv(num_envs, n_objects, horizon)
     rngs = [seeding.np_random(seed + i)[0] for i in range(num_envs)]
 

@@ -1,4 +1,4 @@
-"""Scenes edited by hand, so that what happens in them is known."""
+"""Rules of SSAConjunction in manually edited scenes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def staged(*misses, tca=(45, 50, 55)):
     for error in (at.path, at.offset, at.own_error, at.noise):
         error[:] = 0.0
     at.tca[0] = tca
-    at.miss[0] = 50_000.0  # nobody's business
+    at.miss[0] = 50_000.0  # irrelevant to all
     for k, miss in enumerate(misses):
         at.miss[0, k] = miss
     envs.step(np.array([WAIT]))  # so that the player sees the edited scene

@@ -1,4 +1,4 @@
-"""Are the probabilities those of what happens, and is what happens what the orbits do?"""
+"""Probabilities match frequencies, and events match the orbits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vector environment beside its slow transcription, and what breaks if a rule is broken."""
+"""The vector environment matches its literal version, and mutants of each rule fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wishes(rng, mask, n):
 
 
 def replay(seed, n, horizon, games, num_steps, inclination=None):
-    """Play beside the transcription; how often everything happened."""
+    """Play the game and its literal version; return the counts of all events."""
     envs = Games(2 * games, n, horizon, inclination=inclination)
     rates = motion.rates(inclination)
     rngs = [seeding.np_random(seed + g)[0] for g in range(games)]
@@ -107,7 +107,7 @@ def test_and_games_far_apart(monkeypatch):
 MUTANTS = {
     "a field of view twice as wide": (play, "_COS_FIELD", np.cos(np.radians(10.0))),
     "no glare": (play, "_COS_SUN", 2.0),
-    "jammers that reach nobody": (rules, "JAM_RANGE_M", 0.0),
+    "jammers without a target in reach": (rules, "JAM_RANGE_M", 0.0),
     "sensors that see far": (rules, "SENSOR_RANGE_M", 1e9),
     "no survey": (play, "_survey", lambda at: None),
     "it never gets dark": (play, "is_lit", lambda sun: np.ones(sun.shape[:-1], bool)),
@@ -126,7 +126,7 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_rule_is_seen(name, crowded, monkeypatch):
     monkeypatch.setattr(*MUTANTS[name])
-    if name == "sensors that see far":  # nobody is far where it is crowded
+    if name == "sensors that see far":  # all are close in a crowd
         monkeypatch.setattr(scene, "CENTRE_M", 25_000.0)
     with pytest.raises(AssertionError):
         replay(seed=3, n=2, horizon=40, games=6, num_steps=85)

@@ -105,7 +105,7 @@ def test_seeds_are_those_of_games():
         OrbitalDominanceVectorEnv(6).reset(seed=[1, 2])
     envs, twin = OrbitalDominanceVectorEnv(2), OrbitalDominanceVectorEnv(2)
     first(envs, seed=1), first(twin, seed=1)
-    assert np.array_equal(first(envs), first(twin))  # their generators go on
+    assert np.array_equal(first(envs), first(twin))  # their generators continue
 
 
 @pytest.mark.parametrize("inclination", [None, 97.8])

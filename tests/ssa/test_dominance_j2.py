@@ -44,7 +44,7 @@ def reference(degrees):
 
 
 def integrated(states, degrees, seconds):
-    """Where satellites ``[K, 6]`` are later, ``[PLACES, K, 3]``, seen from the reference orbit."""
+    """Return later positions ``[PLACES, K, 3]`` of satellites ``[K, 6]`` in the moving frame."""
     place, speed = reference(degrees)
     axes, spin = moving(place, speed)
     around = np.cross(spin[:, None], states[:, :3])
@@ -69,8 +69,9 @@ def integrated(states, degrees, seconds):
 
 @functools.cache
 def errors(degrees, seconds, share, burns):
-    """Of the ways from one side's satellites to the other's, ``[PLACES, pairs, 3]`` m, without J2
-    and with it, as if the distances were the game's."""
+    """Return vectors between the sides' satellites, ``[PLACES, pairs, 3]`` m, without and with J2,
+    for the game's distances.
+    """
     at = motion.rates(degrees)
     states = scene._orbits(np.random.default_rng(0).random((12, 2, 2, 6)), at)
     if burns:

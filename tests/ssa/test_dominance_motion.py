@@ -1,4 +1,4 @@
-"""Relative motion, the Sun and the shadow against other ways to compute them."""
+"""Relative motion, Sun and shadow match other ways to compute them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_shadow_is_as_long_as_geometry_says(elevation):
 
 @pytest.mark.parametrize("name", ["random", "pursuit"])
 def test_the_straight_way_of_a_step_is_metres_off_that_of_two_half_steps(name, monkeypatch):
-    """Collisions are told by the former: a rule of the game, whose error the page states."""
+    """Collisions use the former, a rule of the game whose error the page states."""
     moved, steps = play.move, []
     half, whole = motion.propagation(60.0), motion.propagation(120.0)
 

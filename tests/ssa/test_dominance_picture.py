@@ -1,4 +1,4 @@
-"""What a picture of OrbitalDominance shows and tells."""
+"""Contents of rendered images of OrbitalDominance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def envs():
 
 
 def changed(one, other):
-    """Where two frames differ: above, below, and in what is describe_action."""
+    """Return where two frames differ: above, below, and in the text of describe_action."""
     differs = (one != other).any(axis=2)
     wide, high = 565, 200
     return differs[:high, :wide].any(), differs[high:, :wide].any(), differs[:, wide:].any()

@@ -1,4 +1,4 @@
-"""Games edited by hand, so that what happens in them is known; and what holds in every game."""
+"""Rules of OrbitalDominance in manually edited games, and invariants of every game."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def staged(places=None):
     at.state[0, :, :, 1] = 1000.0 * np.reshape(places or [0, 1, 12, 13], (2, 2))
     at.station = at.state[:, :, 0].copy()
     at.mean = at.state[:, ::-1].copy()
-    at.mean[..., 2] = 3_000.0  # nobody knows anything
+    at.mean[..., 2] = 3_000.0  # no side knows anything
     return envs
 
 

@@ -1,4 +1,4 @@
-"""The tracks of the other side: a filter that says truly how wrong it is."""
+"""Tracks of the other side: a filter with a correct estimate of its error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where objects of a catalogue meet a satellite, and on what orbits."""
+"""Encounters of catalogue objects with a satellite: positions and orbits."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_thousand_episodes_are_bit_for_bit_those_of_single_environments():
         assert ours[4] == theirs[4] == {}
         num_ended += ours[2].sum()
     assert num_ended == 1000
-    # A reset without seed in mid-episode goes on with each generator.
+    # A reset without seed in mid-episode continues each generator.
     assert_same(native.reset()[:1], single.reset()[:1])
 
 

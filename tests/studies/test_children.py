@@ -1,4 +1,4 @@
-"""What a study starts ends: at its time-out, when it is interrupted, and when the study is gone."""
+"""Processes of a study end at a timeout, on an interrupt, and with the study."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLEEPER = """
 
 @pytest.fixture
 def sleeper(tmp_path, monkeypatch):
-    """The file that a function writes to that sleeps beside a child that sleeps."""
+    """Return a file that a sleeping function writes to, next to a sleeping child."""
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""A study's run that begins, goes on, or is refused where its environment is known."""
+"""A study's run starts, resumes, or is rejected if its environment is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settings are drawn from: texts, ranges, draws."""
+"""Sampling of settings: text forms, ranges, draws."""
 
 from __future__ import annotations
 

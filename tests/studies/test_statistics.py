@@ -1,4 +1,4 @@
-"""Interquartile means, probabilities of improvement and performance profiles are rliable's."""
+"""Interquartile means, probabilities of improvement and performance profiles match rliable."""
 
 from __future__ import annotations
 

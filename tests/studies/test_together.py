@@ -1,4 +1,4 @@
-"""Processes that take part in the same population meet at its beginning and at its end."""
+"""Processes of the same population meet at its start and at its end."""
 
 from __future__ import annotations
 

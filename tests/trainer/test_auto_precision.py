@@ -1,4 +1,4 @@
-"""Which precision a run takes, that it acts and learns in the same one, and learns as well."""
+"""Precision of a run: chosen automatically, equal for acting and training, without loss."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_precision_that_there_is_none_of_names_those_that_there_are():
 
 
 def acted(policy: hr.Policy) -> Rollout:
-    """What the policy did in 16 x 8 steps."""
+    """Return the policy's actions in 16 x 8 steps."""
     envs = BrightQuarter(8)
     collector = Collector(envs, policy, "quarters")
     collector.reset(3)
@@ -273,7 +273,7 @@ def test_actor_and_learner_agree_on_policy_to_a_hundredth_in_bfloat16(conv, core
 
 
 def returns(tmp_path: Path, kind: str, seed: int) -> float:
-    """Of the last episodes of a run, from 2 by chance to 8."""
+    """Return the mean return of the last episodes of a run: 2 by chance, 8 at best."""
     config = hr.Config(
         BrightQuarter,
         hr.APPO(learning_rate=2e-3, epochs=2, minibatches=4),

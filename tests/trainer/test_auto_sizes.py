@@ -1,4 +1,4 @@
-"""Sizes that are left to "auto": what is chosen, what is never chosen, and where it is written."""
+"""Automatic sizes: what is chosen, what is never chosen, and where it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations while training choose what is kept as ``best``, at once."""
+"""Evaluations during training save the best policy as ``best`` at once."""
 
 from __future__ import annotations
 

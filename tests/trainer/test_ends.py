@@ -1,4 +1,4 @@
-"""Whatever ends a run, what was learnt before is saved."""
+"""All ways to end a run save its progress."""
 
 from __future__ import annotations
 

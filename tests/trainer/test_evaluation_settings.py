@@ -1,4 +1,4 @@
-"""Evaluations are played as they are set, apart from training."""
+"""Evaluations follow their settings and don't affect training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations beside training: what breaks there is told, and ends nothing."""
+"""Evaluations during training: failures are reported and don't stop the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who acts where that is left to "auto": by what a step costs, and nothing is measured in vain."""
+"""inference="auto" chooses by the cost of a step, and measures only what it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CREW = {"num_actors": 8, "envs_per_actor": 1, "fragment_length": 16, "batch_size
 
 @pytest.fixture
 def settled(monkeypatch):
-    """What is chosen, what is told, and how often a step was measured."""
+    """Return the choice, the messages, and the number of measurements."""
 
     def settle(
         costs: InferenceCosts | None, network=LARGE, group=None, env=BrightQuarter, **settings
@@ -81,7 +81,7 @@ def test_what_is_asked_for_is_taken_unmeasured(settled):
 
 
 def test_the_gain_is_that_of_what_bounds_either():
-    # 2 cores do all the work: 3 + 0.3 + 2 ms a step and 0.3 of its own, or 0.8 + 0.25 + 0.3 + 2 + …
+    # 2 cores do all the work: 3 + 0.3 + 2 ms a step and 0.3 for itself, or 0.8 + 0.25 + 0.3 + 2 + …
     # and then they wait for 0.6 ms each time that 4 of the 8 actors get their answers.
     assert gain(FASTER, 8, 1, cores=2) == pytest.approx((5.6 / 2) / (3.65 / 2 + 0.6 / 4))
     # With 16 cores one thread for all is busy: 1.05 ms + 0.6 / 8, against 8 actors / 3.6 ms.

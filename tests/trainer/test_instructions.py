@@ -1,4 +1,4 @@
-"""Texts travel from environments to the language LSTM, and what they say is learnt."""
+"""Texts travel from environments to the language LSTM, and policies learn from them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lag: what is learnt from is never older than the settings say, and its age is what is reported.
+"""Policy lag stays within its bound, and is reported correctly.
 
-The configurations are of actors x rollouts x passes x transport x lag; every result of a run is
-held to ``Config.lag_bound``.
+Configurations vary actors, rollouts, passes, transport and lag; every result of a run is compared
+with ``Config.lag_bound``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Action masks as environments of all kinds show them."""
+"""Action masks of environments of all kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doesn't fit memory is refused before it is made, with the setting that mends it."""
+"""Arrays that don't fit memory raise an error first, with the setting that helps."""
 
 from __future__ import annotations
 

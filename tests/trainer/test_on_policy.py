@@ -1,4 +1,4 @@
-"""With frozen weights actor and learner compute the same policy, whatever is switched on."""
+"""With frozen weights actor and learner compute the same policy in every configuration."""
 
 from __future__ import annotations
 

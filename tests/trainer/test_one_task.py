@@ -1,4 +1,4 @@
-"""A policy of several tasks plays one of them alone, as it plays it among the others."""
+"""A policy of several tasks plays one of them alone as it plays it among the others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def policy_of(spaces, **network) -> tuple[Policy, Tasks]:
 
 
 class Showing(gymnasium.Env):
-    """Shows what it is told to, and keeps what it is given."""
+    """Returns given observations, and records actions."""
 
     def __init__(self, spaces):
         self.observation_space, self.action_space = spaces

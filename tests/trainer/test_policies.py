@@ -1,4 +1,4 @@
-"""Runs of several policies: what is learnt, told, saved, evaluated, and refused."""
+"""Runs of several policies: training, messages, files, evaluations and rejected settings."""
 
 from __future__ import annotations
 

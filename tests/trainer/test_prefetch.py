@@ -1,4 +1,4 @@
-"""The next batch may be gathered early: it is the same one, and keeps every bound on its age."""
+"""Batches that are gathered early are the same, and keep every bound on their age."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_waits_is_gathered_early_and_given_back_when_it_was_learnt_from(mad
     assert source.released == [0, 1]
     intake.begin(MetricAccumulator(), 1, lambda: False)
     assert slots_of(intake.fresh()) == [2, 3]
-    assert source.depth == 1  # one is no batch: nothing was begun
+    assert source.depth == 1  # one rollout isn't a batch: nothing was started
     intake.release()
     source.commit(5, version=1)
     intake.begin(MetricAccumulator(), 2, lambda: False)

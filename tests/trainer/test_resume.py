@@ -1,4 +1,4 @@
-"""Checkpoints are whole at any instant, and a killed run continues where it was."""
+"""Checkpoints are complete at any time, and a killed run continues where it was."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def same(one: hr.Policy, other: hr.Policy) -> bool:
 
 
 def description(trainer: hr.Trainer) -> dict:
-    """What its config.json holds."""
+    """Return the contents of its config.json."""
     return checkpoint.read_config(checkpoint.find(trainer.run_dir))
 
 
@@ -181,7 +181,7 @@ def test_a_checkpoint_cut_short_changes_nothing_and_the_next_one_succeeds(
     assert (trainer.run_dir / "checkpoints" / "step_10000.tmp").is_dir()
     assert checkpoint.find(trainer.run_dir) == before
     assert same(hr.load(trainer.run_dir), weights)
-    checkpoint.rotate(trainer.run_dir, 3)  # the leftover is no checkpoint
+    checkpoint.rotate(trainer.run_dir, 3)  # the leftover isn't a checkpoint
     assert checkpoint.save(*arguments).name == "step_10000"
     assert not (trainer.run_dir / "checkpoints" / "step_10000.tmp").exists()
     assert checkpoint.find(trainer.run_dir).name == "step_10000"

@@ -1,4 +1,4 @@
-"""Several tasks, one policy: fixed shares of the batch, and what is told of each task."""
+"""Several tasks with one policy: fixed shares of the batch, and results of each task."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_sizes_that_are_left_open_suit_the_tasks(algo, given):
 @pytest.mark.parametrize("algo", [hr.APPO(), hr.PPO(), hr.A2C(), hr.IMPACT()], ids=repr)
 @pytest.mark.parametrize(("count", "parts"), [(2, 2), (3, 3), (4, 4), (8, 4)])
 def test_a_batch_holds_of_each_task_what_one_alone_has(algo, count, parts):
-    """Of up to four, after which they share what four have."""
+    """For up to four tasks; more share the sizes of four."""
     alone = choose(hr.Config(algo=algo), None, cores=1)
     config = choose(hr.Config(tasks=[f"Own-v{i}" for i in range(count)], algo=algo), None, cores=1)
     assert config.fragment_length == alone.fragment_length

@@ -1,4 +1,4 @@
-"""Whole runs: reproducible, ended when asked, and reported without holes or NaN."""
+"""Whole runs: reproducible, stopped on request, and reported without gaps or NaN."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_rollouts_beyond_max_policy_lag_are_dropped_and_counted(tiny, finish, tm
     dropped = [r.dropped for r in results]
     assert dropped == sorted(dropped)
     assert dropped[-1] == strict.progress.dropped == strict.summary()["dropped"] > 0
-    assert strict.env_steps <= 64 * strict.updates  # what was dropped is no step of training
+    assert strict.env_steps <= 64 * strict.updates  # dropped steps aren't training steps
     assert (
         read_jsonl(strict.run_dir / "metrics.jsonl")[-1]["lag/dropped"] == strict.progress.dropped
     )

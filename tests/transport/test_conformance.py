@@ -24,7 +24,7 @@ LONG_S = 100.0  # on a busy machine actors of Ray take many seconds to start
 
 
 def fill(slab: Slab, port, actor: int, sequence: int, timeout_s: float = LONG_S) -> bool:
-    """What an actor does, without a policy: the values name the actor and the sequence."""
+    """Fill a slot as an actor does; the values identify the actor and the sequence."""
     slot = port.acquire(timeout_s)
     if slot is None:
         return False
@@ -109,7 +109,7 @@ class Serial:
 
 
 class RayPort:
-    """What :func:`fill` needs, where a call grants the one slot and its result commits it."""
+    """Process for :func:`fill`, if a call grants the only slot and its result commits it."""
 
     def acquire(self, timeout_s: float) -> int:
         return 0
@@ -252,7 +252,7 @@ def test_an_actor_never_has_more_rollouts_out_than_it_owns_slots(transport):
         list(range(PER_ACTOR)) * NUM_ACTORS
     )
     with pytest.raises(TimeoutError, match="actors"):
-        t.queue.take(1, 0.2)  # all slots are held here, so nobody can deliver
+        t.queue.take(1, 0.2)  # all slots are held here, so no actor can deliver
     t.queue.release(taken)
     assert len(t.queue.take(1, LONG_S)) == 1
 

@@ -1,4 +1,4 @@
-"""Credits: how many rollouts may be begun or waiting, and whose turn it is to begin one."""
+"""Credits: how many rollouts may be in progress or queued, and who starts the next."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def check_any_order(num_actors: int, max_lag: int, wanted: int, seed: int, kind=
         assert machine.outstanding() <= machine.num_credits
         able = machine.able()
         if rng.random() < 0.3 or not able:
-            assert machine.learn() or able  # nobody waits for ever
+            assert machine.learn() or able  # no actor waits for ever
         else:
             machine.commit(rng.choice(able))
 
@@ -131,11 +131,11 @@ def check_tasks(num_tasks: int, each: int, lag: int, share: int, seed: int, kind
     for _ in range(150):
         while (slot := slots.grant()) is not None:
             begun[slots.owner(slot) % num_tasks] += 1
-        assert all(count == credits for count in begun.values())  # each has all of its own
+        assert all(count == credits for count in begun.values())  # each has all its credits
         able = [a for a in range(num_actors) if slots.open(a)]
         able = [a for a in able if a % num_tasks or rng.random() < 0.1] or able
         full = [task for task in begun if slots.waiting(task) >= share]
-        assert able or len(full) == num_tasks  # nobody waits for ever
+        assert able or len(full) == num_tasks  # no actor waits for ever
         if len(full) == num_tasks and (not able or rng.random() < 0.5):
             for task in begun:
                 taken = slots.take(share, task)
@@ -207,7 +207,7 @@ def test_who_leaves_gives_back_its_slots_and_who_joins_is_granted_some():
     assert slots.grant() is None  # the other has no slot left
     slab.headers[1][:] = 7
     slots.join(0)
-    assert (slab.headers[1] == -1).all()  # what its predecessor was told is forgotten
+    assert (slab.headers[1] == -1).all()  # messages to its predecessor are dropped
     assert [slots.grant(), slots.grant(), slots.grant()] == [0, 1, None]
     for slot in (2, 3):
         slots.commit(slot)

@@ -1,4 +1,4 @@
-"""Calls through shared memory: each caller its own answer, batches, and who replaces whom."""
+"""Calls through shared memory: separate answers, batches, and replaced callers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def taken(server: RequestServer, max_wait_s: float = 0.0) -> RequestBatch:
     for _ in range(40):
         if (asked := server.take(max_wait_s)) is not None:
             return asked
-    raise AssertionError("nobody has asked")
+    raise AssertionError("no caller has asked")
 
 
 def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(made):
@@ -128,7 +128,7 @@ def test_an_active_caller_is_waited_for_and_no_other(made):
     first.check()
     second.check()
     third = Calling(callers[2], 4)
-    asked = taken(server)  # nobody is waited for at 0
+    asked = taken(server)  # at 0 there is no waiting
     assert asked.callers.tolist() == [2]
     server.answer(asked, doubled(asked))
     third.check()

@@ -1,14 +1,13 @@
-"""Environments whose every number is known beforehand, to test algorithms and plumbing with.
+"""Environments with predictable numbers, to test algorithms and data flow.
 
-``CountingEnv`` labels every step. ``IdentityEnv`` has a known optimum that is learnt in seconds,
-``SpaceIdentityEnv`` is the same for every action space, with or without action masks,
-``CountingGame`` and ``CountingTurns`` label what agents see and do, ``Matching`` is a game that is
-learnt in seconds, and so is ``Apart``, which no policy that both agents share can play,
-``Unlike`` and ``UnlikeTurns`` are games whose agents' spaces differ,
-``MemoryEnv`` needs a policy that remembers, ``BrightQuarter`` one that sees. ``Stacks``
-shows its latest pictures. ``FaultyEnv``
-breaks on purpose and ``SlowEnv`` takes its time. Those of the first four with ``Vector`` in their
-name, and ``BrightQuarter``, are natively vectorised.
+``CountingEnv`` labels every step. ``IdentityEnv`` has a known optimum that trains in seconds, and
+``SpaceIdentityEnv`` is the same for every action space, with or without action masks.
+``CountingGame`` and ``CountingTurns`` label what agents observe and do. ``Matching`` is a game that
+trains in seconds, and so is ``Apart``, which needs separate policies. ``Unlike`` and
+``UnlikeTurns`` are games whose agents' spaces differ. ``MemoryEnv`` needs a recurrent policy,
+``BrightQuarter`` a convolutional one. ``Stacks`` shows frame stacks. ``FaultyEnv`` fails on purpose
+and ``SlowEnv`` sleeps. Environments with ``Vector`` in their name, and ``BrightQuarter``, are
+natively vectorised.
 """
 
 from __future__ import annotations

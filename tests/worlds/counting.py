@@ -1,4 +1,4 @@
-"""An environment whose every observation says which one it is."""
+"""Environment whose observations identify their step."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _NO_ACTION = -1
 
 
 def counting_length(env_id: Any, episode: Any, episode_length: int = 5) -> Any:
-    """Steps of a CountingEnv's episode: ``episode_length`` plus 0, 1 and 2 in turn."""
+    """Return the length of a CountingEnv's episode: ``episode_length`` plus 0, 1 and 2 in turn."""
     return episode_length + (env_id + episode) % 3
 
 
 def counting_truncates(env_id: Any, episode: Any) -> Any:
-    """Whether a CountingEnv's episode ends by truncation; every other one does."""
+    """Return whether a CountingEnv's episode is truncated, as every other one is."""
     return (env_id + episode) % 2 == 1
 
 
 def counting_reward(episode: Any, step: Any, action: Any) -> Any:
-    """Reward of a CountingEnv for ``action`` in the observation of ``step``; exact in float32."""
+    """Return a CountingEnv's reward for ``action`` in ``step``, exact in float32."""
     return 1000.0 * episode + step + 0.25 * action
 
 
 class CountingEnv(gymnasium.Env):
-    """Says in each observation which one it is, so that a lost, doubled or shifted step shows.
+    """Numbers its observations, so that lost, duplicate or shifted steps are detected.
 
     The observation is float32 ``[env, episode, step, last action]``: ``env`` is the last reset's
     seed modulo ``2**24`` (0 without), episodes count from 0 after a seeded reset, steps from 0,
@@ -51,7 +51,7 @@ class CountingEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin the next episode, or with a seed the first one."""
+        """Start the next episode, or with a seed the first one."""
         super().reset(seed=seed)
         if seed is None:
             self._episode += 1
@@ -105,7 +105,7 @@ class CountingVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin the next episode, or with a seed the first one, where the mask is true.
+        """Start the next episode, or with a seed the first one, where the mask is true.
 
         Raises:
             ValueError: the mask selects nothing.

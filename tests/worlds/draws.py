@@ -1,4 +1,4 @@
-"""An environment that draws from the global random generators of its process."""
+"""Environment that draws from the global random generators of its process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gymnasium.spaces import Box, Discrete
 
 
 class GlobalDrawsEnv(gymnasium.Env):
-    """Shows three numbers: of ``numpy.random``, ``random`` and ``torch``.
+    """Observes random numbers of ``numpy.random``, ``random`` and ``torch``.
 
     Args:
         log: a file that gets a line for the constructor and for each reset; "": none is written.
-        fails: the process ends at the reset after so many; 0: it doesn't.
+        fails: the process ends at the reset after this number; 0: never.
     """
 
     observation_space = Box(0, 1, (3,), np.float32)

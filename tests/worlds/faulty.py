@@ -1,4 +1,4 @@
-"""Environments that break on purpose or take their time."""
+"""Environments that fail on purpose or sleep."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class _NoiseEnv(gymnasium.Env):
 
 
 class FaultyEnv(_NoiseEnv):
-    """Observes noise until it breaks; four observed numbers, two actions, reward 1 per step.
+    """Observes noise until it fails; four observed numbers, two actions, reward 1 per step.
 
     Args:
-        fail_at_step: which step of its life fails, from 1; resets don't count.
+        fail_at_step: the step of its life that fails, from 1; resets don't count.
         mode: ``"raise"`` a RuntimeError, observe ``"nan"``, ``"hang"`` for ever, or ``"exit"`` the
             process with status 13.
-        once: a path; the fault happens only to whoever creates this file, so that out of many
-            environments one fails, and its replacement doesn't.
-        evaluated: fail only where evaluations are played, which seeds tell: from 1,000,000.
+        once: a path; only the environment that creates this file fails, so that its replacement
+            doesn't.
+        evaluated: fail only in evaluations, which have seeds from 1,000,000.
 
     Raises:
         ConfigError: the mode is unknown.
@@ -67,13 +67,13 @@ class FaultyEnv(_NoiseEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Also learns who resets."""
+        """Record whether this is an evaluation, and reset."""
         if seed is not None:
             self._never = self._evaluated and not 1_000_000 <= seed < 1_000_128
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step, or the fault."""
+        """Take a step, or fail."""
         self._life += 1
         result = super().step(action)
         if self._never or self._life != self._fail_at_step or not _is_first(self._once):
@@ -88,7 +88,7 @@ class FaultyEnv(_NoiseEnv):
 
 
 def _is_first(once: str | None) -> bool:
-    """Whether the file is created here; always, without one."""
+    """Return whether this call creates the file; always True without a file."""
     if once is None:
         return True
     try:
@@ -102,9 +102,9 @@ class SlowEnv(_NoiseEnv):
     """Observes noise, as FaultyEnv does, and sleeps at every step.
 
     Args:
-        step_seconds: how long a step takes.
-        once: a path; only whoever creates this file sleeps, so that out of many one is slow. Its
-            third step does, for a first look at an environment takes fewer.
+        step_seconds: duration of a step.
+        once: a path; only the environment that creates this file sleeps. Its third step creates it,
+            as the first look at an environment takes fewer.
     """
 
     def __init__(self, step_seconds: float = 0.01, once: str | None = None) -> None:
@@ -112,7 +112,7 @@ class SlowEnv(_NoiseEnv):
         self._step_seconds, self._once, self._life = step_seconds, once, 0
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step, after the sleep."""
+        """Sleep, then take a step."""
         self._life += 1
         if self._once is not None and self._life == 3:
             self._step_seconds *= _is_first(self._once)

@@ -1,4 +1,4 @@
-"""Games of several agents whose every observation says whose it is, and which one."""
+"""Multi-agent games whose observations identify their agent and step."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from gymnasium.spaces import Box, Discrete
 from worlds.counting import counting_length, counting_truncates
 
 _NO_ACTION, _MAX_ID = -1, 2**23
-_LATE, _AWAY = 2, 2  # game steps until who comes late, or comes back, is there
+_LATE, _AWAY = 2, 2  # game steps until a late or returning agent joins
 
 
 def game_reward(agent: Any, episode: Any, step: Any, action: Any) -> Any:
-    """Of agent number ``agent`` for ``action`` in its observation of ``step``; exact in float32."""
+    """Return the reward of agent ``agent`` for ``action`` in ``step``, exact in float32."""
     return 10_000.0 * agent + 100.0 * episode + step + 0.25 * action
 
 
 class CountingGame:
-    """A ParallelEnv by its methods, whose agents die, come back, come late and go by truncation.
+    """ParallelEnv whose agents die, come back, join late and are truncated.
 
     The observation of an agent is float32 ``[game, agent, episode, step, last action]``: ``game``
-    is the last reset's seed (0 without), and each agent counts its own episodes from 0 after a
+    is the last reset's seed (0 without), and each agent counts its episodes from 0 after a
     seeded reset and their steps from 0. Lengths and ends are those of ``CountingEnv`` for the
-    number ``game + agent``. In every fourth game, each at another, an agent comes 2 steps late;
-    who ends an even episode comes back 2 steps later unless the game is over by then, as it is
-    once nobody is there.
+    number ``game + agent``. In every fourth game, different for each agent, an agent joins 2 steps
+    late. Agents that end an even episode come back 2 steps later, unless the game has ended, which
+    happens when no agent is left.
 
     Args:
         num_agents: n. episode_length: steps of the shortest episode. mask: "info" or "obs": with a
@@ -49,7 +49,7 @@ class CountingGame:
         self._seed, self._games, self._episodes = 0, -1, np.full(num_agents, -1)
 
     def observation_space(self, agent: str) -> gymnasium.Space:
-        """Of each agent."""
+        """Return an agent's observation space."""
         seen = Box(-1.0, 2.0**24, (5,), np.float32)
         if self._mask != "obs":
             return seen
@@ -57,11 +57,11 @@ class CountingGame:
         return gymnasium.spaces.Dict({"observation": seen, "action_mask": mask})
 
     def action_space(self, agent: str) -> gymnasium.Space:
-        """Of each agent."""
+        """Return an agent's action space."""
         return Discrete(3)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict, dict]:
-        """Begin a game, with a seed the first one."""
+        """Start a game, with a seed the first one."""
         if seed is not None:
             self._seed, self._games = seed % _MAX_ID, -1
             self._episodes[:] = -1
@@ -76,7 +76,7 @@ class CountingGame:
         return self._shown(self._here)
 
     def step(self, actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
-        """Count one step of each agent that is there."""
+        """Count one step of each present agent."""
         acted = [self.possible_agents[i] for i in self._here]
         assert set(actions) == set(acted), (actions, acted)
         self._steps += 1
@@ -114,20 +114,20 @@ class CountingGame:
         return obs, infos
 
     def render(self) -> np.ndarray:
-        """Brighter with every step."""
+        """Return an image that gets brighter with every step."""
         return np.full((32, 48, 3), min(255, 20 * self._steps), np.uint8)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class CountingTurns:
-    """An AECEnv by its methods, whose agents move in an order of no pattern, some twice in a row.
+    """AECEnv whose agents move in irregular order, some twice in a row.
 
     The observation is float32 ``[game, agent, episode, step, last action, move]``: episodes are
-    games here, and ``move`` is how many moves have been made in this one. Move ``k`` rewards every
-    agent ``i`` with ``3 * k + i + 1``, and whoever makes it with a quarter of its action more.
-    Agent 0 dies of its ``lives(game)``-th move; all die with move ``moves(game) - 1``.
+    games here, and ``move`` is the number of moves in this game so far. Move ``k`` rewards every
+    agent ``i`` with ``3 * k + i + 1``, and the moving agent with a quarter of its action in
+    addition. Agent 0 dies at its ``lives(game)``-th move; all die with move ``moves(game) - 1``.
 
     Args:
         num_agents: n. mask: "info" or "obs", as in :class:`CountingGame`.
@@ -145,21 +145,21 @@ class CountingTurns:
 
     @staticmethod
     def lives(game: int) -> int:
-        """Moves of agent 0 in a game."""
+        """Return the moves of agent 0 in a game."""
         return 2 + game % 2
 
     @staticmethod
     def moves(game: int) -> int:
-        """Of a whole game."""
+        """Return the moves of a whole game."""
         return 9 + game % 4
 
     @staticmethod
     def terminates(agent: int, game: int) -> bool:
-        """Whether that is how its episode ends, or else by truncation."""
+        """Return whether the agent's episode terminates; otherwise it is truncated."""
         return (agent + game) % 3 > 0
 
     def observation_space(self, agent: int) -> gymnasium.Space:
-        """Of each agent."""
+        """Return an agent's observation space."""
         seen = Box(-1.0, 2.0**24, (6,), np.float32)
         if self._mask != "obs":
             return seen
@@ -167,11 +167,11 @@ class CountingTurns:
         return gymnasium.spaces.Dict({"observation": seen, "action_mask": mask})
 
     def action_space(self, agent: int) -> gymnasium.Space:
-        """Of each agent."""
+        """Return an agent's action space."""
         return Discrete(3)
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
-        """Begin a game, with a seed the first one."""
+        """Start a game, with a seed the first one."""
         self._game += 1
         if seed is not None:
             self._seed, self._game = seed % _MAX_ID, 0
@@ -199,7 +199,7 @@ class CountingTurns:
         return mask
 
     def observe(self, agent: int) -> Any:
-        """What an agent sees now."""
+        """Return an agent's current observation."""
         labels = self._seed, agent, self._game, self._age[agent], self._last[agent], self._moves
         seen = np.array(labels, np.float32)
         return (
@@ -209,14 +209,14 @@ class CountingTurns:
         )
 
     def last(self, observe: bool = True) -> tuple:
-        """What whoever's turn it is is told."""
+        """Return observation, reward, ends and info of the agent to move."""
         i = self.agent_selection
         info = {"action_mask": self._mask_of(i)} if self._mask == "info" else {}
         flags = self.terminations[i], self.truncations[i]
         return self.observe(i), self._sums[i], *flags, info
 
     def step(self, action: int | None) -> None:
-        """Make a move, or take out who has ended."""
+        """Make a move, or remove an agent that has ended."""
         i = self.agent_selection
         if self.terminations[i] or self.truncations[i]:
             assert action is None
@@ -235,15 +235,15 @@ class CountingTurns:
         self._select()
 
     def render(self) -> np.ndarray:
-        """Brighter with every move."""
+        """Return an image that gets brighter with every move."""
         return np.full((32, 48, 3), min(255, 20 * self._moves), np.uint8)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class Matching:
-    """A game in which both agents see a number, and who names it is rewarded."""
+    """A game in which both agents observe a number and are rewarded for naming it."""
 
     possible_agents = ["left", "right"]  # noqa: RUF012
     metadata = {}  # noqa: RUF012
@@ -282,7 +282,7 @@ class Matching:
 
 
 class Apart(Matching):
-    """Both see the same, and both are rewarded where they don't do the same: one of two actions."""
+    """A game in which both observe the same, and are rewarded for different actions."""
 
     def action_space(self, agent):
         return Discrete(2)

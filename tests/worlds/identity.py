@@ -1,4 +1,4 @@
-"""The smallest environment that can be learnt: the best action is what the observation shows."""
+"""Minimal environment for training: the best action is what the observation shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class IdentityEnv(gymnasium.Env):
     Args:
         n: number of discrete actions.
         episode_length: steps of every episode.
-        continuous: which of the two.
+        continuous: use continuous actions.
     """
 
     def __init__(self, n: int = 4, episode_length: int = 8, continuous: bool = False) -> None:
@@ -38,7 +38,7 @@ class IdentityEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         obs, infos = self._one.reset(seed=seed)
         return obs[0], infos
@@ -67,7 +67,7 @@ class IdentityVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode in every environment."""
+        """Start an episode in every environment."""
         super().reset(seed=seed)
         self._steps = 0
         return self._observe(), {}

@@ -1,4 +1,4 @@
-"""Images with a known best action: which quarter of the noise is bright."""
+"""Images with a known best action: the bright quarter of the noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from gymnasium.vector.utils import batch_space
 class BrightQuarter(VectorEnv):
     """Action ``i`` is rewarded by 1 if quarter ``i`` is the bright one; each step shows another.
 
-    The best return is ``episode_length``, that of chance a quarter of it. Episodes terminate.
+    The best return is ``episode_length``, and a random policy gets a quarter of it. Episodes
+    terminate.
 
     Args:
         channels, side: of the images ``[channels, side, side]`` uint8.
@@ -34,7 +35,7 @@ class BrightQuarter(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin all episodes."""
+        """Start all episodes."""
         self._random = np.random.default_rng(seed)
         self._age = np.zeros(self.num_envs, int)
         self._done = np.zeros(self.num_envs, bool)
@@ -53,7 +54,7 @@ class BrightQuarter(VectorEnv):
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Reward the actions and show the next images; what has ended only begins again."""
+        """Reward the actions and show the next images; finished episodes only reset."""
         reward = np.where(self._done, 0.0, actions == self._bright)
         self._age = np.where(self._done, 0, self._age + 1)
         self._done = self._age == self._length

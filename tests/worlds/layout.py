@@ -74,7 +74,7 @@ class Layout:
         self.num_mask = int(hot_sizes.sum())
 
     def draw(self, rng: np.random.Generator, rows: int) -> np.ndarray:
-        """Random values ``[rows, K]``; numbers are uniform in [-1, 1] and exact in float32."""
+        """Return random values ``[rows, K]``: numbers uniform in [-1, 1], exact in float32."""
         shape = (rows, len(self.sizes))
         numbers = rng.uniform(-1.0, 1.0, shape).astype(np.float32)
         return np.where(
@@ -82,7 +82,7 @@ class Layout:
         )
 
     def draw_mask(self, rng: np.random.Generator, values: np.ndarray) -> np.ndarray:
-        """Each action with probability 1/2, those of ``values`` for certain: ``[rows, num_mask]``.
+        """Allow each action with probability 1/2, and those of ``values``: ``[rows, num_mask]``.
 
         Returns:
             int8.
@@ -92,20 +92,20 @@ class Layout:
         return mask
 
     def features(self, values: np.ndarray) -> np.ndarray:
-        """Float32 ``[..., num_features]``: one-hots, bits and numbers side by side."""
+        """Return float32 ``[..., num_features]``: one-hots, bits and numbers side by side."""
         shown = np.zeros((*values.shape[:-1], self.num_features), np.float32)
         columns = self._offsets + np.where(self.hot, values, 0).astype(np.int64)
         np.put_along_axis(shown, columns, np.where(self.hot, 1, values).astype(np.float32), -1)
         return shown
 
     def feature_low(self) -> np.ndarray:
-        """The least value of each feature, float32 ``[num_features]``; the greatest is 1."""
+        """Return the minimum of each feature, float32 ``[num_features]``; the maximum is 1."""
         low = np.zeros(self.num_features, np.float32)
         low[self._offsets[self.sizes == 0]] = -1.0
         return low
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds of the numbers, float64 ``[K]`` each; -1 and 1 for choices."""
+        """Return bounds of the numbers, float64 ``[K]`` each; -1 and 1 for choices."""
         low, high = -np.ones(len(self.sizes)), np.ones(len(self.sizes))
         boxes = [leaf for _, leaf in self._leaves if isinstance(leaf, Box)]
         if boxes:
@@ -114,7 +114,7 @@ class Layout:
         return low, high
 
     def values(self, actions: Any, num_envs: int) -> np.ndarray:
-        """The values ``[num_envs, K]`` of batched actions.
+        """Return the values ``[num_envs, K]`` of batched actions.
 
         Raises:
             ValueError: an action isn't in the space; bounds of a Box aren't checked.
@@ -164,7 +164,7 @@ def _leaves(space: gymnasium.Space, path: Path) -> list[tuple[Path, gymnasium.Sp
 
 
 def _components(path: Path, leaf: gymnasium.Space) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes and starts, int64 ``[k]`` each."""
+    """Return sizes and starts, int64 ``[k]`` each."""
     if isinstance(leaf, Discrete):
         return np.array([leaf.n], np.int64), np.array([leaf.start], np.int64)
     if isinstance(leaf, MultiDiscrete):

@@ -1,4 +1,4 @@
-"""An environment whose level a callback can change."""
+"""Environment whose level a callback can change."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ class LevelsGame:
         self.level = 0
 
     def observation_space(self, agent: str) -> Any:
-        """Of each."""
+        """Return an agent's observation space."""
         return Levels.observation_space
 
     def action_space(self, agent: str) -> Any:
-        """Of each."""
+        """Return an agent's action space."""
         return Levels.action_space
 
     def set_task(self, level: int) -> None:
@@ -105,4 +105,4 @@ class LevelsGame:
         return obs, dict.fromkeys(who, float(self.level)), ends, dict.fromkeys(who, False), {}
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""An environment whose optimum takes memory: a cue at the beginning, a question at the end."""
+"""Environment that requires memory: a cue at the start, a question at the end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class MemoryVectorEnv(VectorEnv):
     Observation: float32 ``[num_cues + 1]``, the cue one-hot (first observation) or zeros (all
     others), then the time from 0 (first) to 1 (final). An episode has ``delay + 1`` steps and then
     terminates; its last action is taken ``delay`` steps after the cue was shown. Reward: 1 if that
-    action is the cue, else 0; 0 at all other steps, whatever is done. So the best return is 1
+    action is the cue, otherwise 0; 0 at all other steps. So the best return is 1
     (``best_return``) with memory and ``1 / num_cues`` without (``memoryless_return``). All episodes
-    begin and end together. NEXT_STEP autoreset.
+    start and end together. NEXT_STEP autoreset.
 
     Args:
-        num_envs: how many.
+        num_envs: number of environments.
         num_cues: cues, and actions; 2 or more.
         delay: 1 or more.
 
@@ -50,13 +50,13 @@ class MemoryVectorEnv(VectorEnv):
 
     @property
     def memoryless_return(self) -> float:
-        """The best expected return of a policy that forgets the first observation."""
+        """Return the best expected return of a policy that forgets the first observation."""
         return 1.0 / self._num_cues
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode in every environment."""
+        """Start an episode in every environment."""
         super().reset(seed=seed)
         if seed is not None:
             self._rngs = generators(self.num_envs, seed)
@@ -70,7 +70,7 @@ class MemoryVectorEnv(VectorEnv):
     def step(
         self, actions: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Let time pass; reward the last step's actions; begin anew after the end."""
+        """Advance the time; reward the last step's actions; start a new episode after the end."""
         ended, reward = np.zeros(self.num_envs, bool), np.zeros(self.num_envs)
         if self._step > self._delay:
             return self._begin(), reward, ended, ended.copy(), {}
@@ -102,12 +102,12 @@ class MemoryEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         obs, infos = self._one.reset(seed=seed)
         return obs[0], infos
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Let time pass; reward the last step's action."""
+        """Advance the time; reward the last step's action."""
         obs, reward, terminated, truncated, infos = self._one.step(np.asarray(action)[None])
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos

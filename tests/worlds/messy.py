@@ -1,4 +1,4 @@
-"""An environment that changes the global state of its process wherever it can."""
+"""Environment that changes the global state of its process."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _DEEDS = {
 
 
 class MessyEnv(gymnasium.Env):
-    """Episodes of ten steps, in which nothing is learnt.
+    """Episodes of ten steps without any reward to train on.
 
     Args:
-        deed: what it does. when: in ``init``, ``reset`` or ``step``. to: a folder.
+        deed: the change. when: in ``init``, ``reset`` or ``step``. to: a folder.
     """
 
     observation_space = Box(-1, 1, (2,), np.float32)
@@ -81,5 +81,5 @@ class MessyEnv(gymnasium.Env):
         self._steps += 1
         self._do("step")
         if self._deed == "float64" and self._when == "init":
-            assert torch.zeros(1).dtype == torch.float64  # its own default stays
+            assert torch.zeros(1).dtype == torch.float64  # its default stays
         return np.zeros(2, np.float32), 1.0, self._steps == 10, False, {}

@@ -1,4 +1,4 @@
-"""A wrapper that notes in a folder where environments act."""
+"""Wrapper that records in a folder where environments run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gymnasium
 
 
 class Noting(gymnasium.Wrapper):
-    """Notes in a folder which node of SLURM, or host, acts, and takes a moment for each episode."""
+    """Records the SLURM node or host in a folder, and takes a moment for each episode."""
 
     def __init__(self, env: gymnasium.Env, folder: str, pause_s: float = 0.0) -> None:
         super().__init__(env)

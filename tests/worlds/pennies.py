@@ -1,4 +1,4 @@
-"""Matching pennies, several rounds of it, many games at once."""
+"""Matching pennies: several rounds per game, many games at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 
 class Pennies(VectorEnv):
-    """The even player wins 1 where both show the same, the odd one where they don't.
+    """The even player wins 1 if both show the same, the odd one otherwise.
 
     An observation is (seat, last own penny, last other one, noise that the seed decides).
     """
@@ -28,7 +28,7 @@ class Pennies(VectorEnv):
         self._rng = np.random.default_rng()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin all games."""
+        """Start all games."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._round = np.zeros(self.num_envs // 2, int)

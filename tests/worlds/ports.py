@@ -1,4 +1,4 @@
-"""An environment that holds a port of this machine while it is open."""
+"""Environment that holds a port of this machine while it is open."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import headrace as hr
 
 
 class Port(gymnasium.Env):
-    """Listens at ``base + index``, and notes in a folder who it is; two of one index fail.
+    """Listens at ``base + index`` and records its identity in a folder; duplicate indices fail.
 
     Args:
-        folder: for a file per environment. base: the first port. index: None: asked for.
+        folder: for a file per environment. base: the first port. index: None: from the context.
         dies: an actor's first environment with this index ends its process at step 30, once.
     """
 
@@ -41,7 +41,7 @@ class Port(gymnasium.Env):
         self._t = self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of ten steps."""
+        """Start an episode of ten steps."""
         super().reset(seed=seed)
         self._t = 0
         return np.zeros(2, np.float32), {}
@@ -55,11 +55,11 @@ class Port(gymnasium.Env):
         return np.zeros(2, np.float32), 1.0, self._t == 10, False, {}
 
     def close(self) -> None:
-        """Let go of the port."""
+        """Close the port."""
         self._socket.close()
 
 
 def made_in(folder: Path) -> list[tuple[str, int, int, int, int]]:
-    """Role, rank, actor, index and count of each environment, in the order in which they came."""
+    """Return role, rank, actor, index and count of each environment, in the order of creation."""
     lines = [line.split() for line in (folder / "made").read_text().splitlines()]
     return [(role, *map(int, numbers)) for role, *numbers in lines]  # type: ignore[misc]

@@ -28,13 +28,13 @@ class Reporting(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin; the info of a reset is of no episode."""
+        """Start an episode; the info of a reset belongs to no episode."""
         super().reset(seed=seed)
         self._t = 0
         return np.zeros(2, np.float32), {"begun": 1.0, "parts": {"drive": 100.0}}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One of four."""
+        """Take one of four steps."""
         self._t += 1
         info: dict[str, Any] = {"parts": {"drive": self._scale * self._t}}
         if over := self._t == STEPS:
@@ -44,7 +44,7 @@ class Reporting(gymnasium.Env):
 
 
 class ReportingVector(VectorEnv):
-    """The same natively vectorised, whose episodes end together, in NEXT_STEP autoreset.
+    """The same, natively vectorised with common episode ends, in NEXT_STEP autoreset.
 
     Args:
         in_lists: infos hold a list with a dict for each environment instead of arrays.
@@ -60,12 +60,12 @@ class ReportingVector(VectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begin all."""
+        """Start all episodes."""
         self._t = 0
         return np.zeros((self.num_envs, 2), np.float32), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of all."""
+        """Step all environments."""
         if self._t == STEPS:
             obs, infos = self.reset()
             never = np.zeros(self.num_envs, bool)

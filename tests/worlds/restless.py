@@ -1,9 +1,9 @@
-"""Games that keep to no pattern: agents come, die, are cut short and vanish at random.
+"""Games without any pattern: agents join, die, are truncated and vanish at random.
 
-What happens is drawn from the game's number alone, and an action only adds to its own reward, so
-that a game can be played again beside what was delivered of it (:func:`ledger`). An agent sees
-float32 ``[seed, agent, episode, step, time]``: each agent counts its own episodes, from 0 after a
-seeded reset, and their steps; ``time`` is how many steps or moves the game has had.
+Events depend only on the game's number, and an action only adds to the agent's reward. So a game
+can be replayed and compared with the delivered steps (:func:`ledger`). An agent observes float32
+``[seed, agent, episode, step, time]``: each agent counts its episodes, from 0 after a seeded
+reset, and their steps; ``time`` is the number of steps or moves of the game.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CHANCES = (0.78, 0.08, 0.06, 0.04, 0.04)
 
 
 class Restless:
-    """Everybody moves at once (a ParallelEnv by its methods).
+    """ParallelEnv in which all agents move at once.
 
-    After each step an agent stays, dies, is cut short, vanishes from ``agents`` without a flag, or
-    is cut short without a last observation; who is away may come. Rewards and flags are given to
-    those who are away as well, and are nobody's. Some games are over at their reset.
+    After each step an agent stays, dies, is truncated, vanishes from ``agents`` without a flag, or
+    is truncated without a last observation. Absent agents may join. Rewards and flags are also
+    given to absent agents, and belong to no step. Some games are over at their reset.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012
@@ -39,15 +39,15 @@ class Restless:
         self._seed, self._games, self._episodes = 0, -1, dict.fromkeys(NAMES, -1)
 
     def observation_space(self, agent: str) -> Box:
-        """Of each agent."""
+        """Return an agent's observation space."""
         return _SEEN
 
     def action_space(self, agent: str) -> Discrete:
-        """Of each agent."""
+        """Return an agent's action space."""
         return _CHOICES
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        """Begin a game, with a seed the first one."""
+        """Start a game, with a seed the first one."""
         if seed is not None:
             self._seed, self._games = seed % _MAX_ID, -1
             self._episodes = dict.fromkeys(NAMES, -1)
@@ -73,14 +73,14 @@ class Restless:
         return np.array([self._seed, number, *own, self._time], np.float32)
 
     def step(self, actions: dict[str, int]) -> Any:
-        """One step of all who are there."""
+        """Step all present agents."""
         there, rng = list(self.agents), self._rng
         assert sorted(actions) == sorted(there)
         self._time += 1
         rewards = {name: float(rng.integers(1, 1000)) for name in NAMES}
         fates = dict.fromkeys(NAMES, _DIES) | {n: rng.choice(5, p=_CHANCES) for n in there}
         if self._time > 25:
-            fates = {n: fates[n] or rng.integers(1, 5) for n in NAMES}  # nobody stays
+            fates = {n: fates[n] or rng.integers(1, 5) for n in NAMES}  # no agent stays
         for name in there:
             rewards[name] += 0.25 * actions[name]
             self._steps[name] += 1
@@ -93,15 +93,15 @@ class Restless:
         return obs | self._shown(came), rewards, terminated, truncated, {}
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class RestlessTurns:
-    """One moves at a time, whoever is drawn (an AECEnv by its methods).
+    """AECEnv in which a random agent moves.
 
-    Every move rewards everybody, also those who haven't moved. After it some die or are cut short
-    and are told so at their turn; some are taken out of ``agents`` with or without a flag, and have
-    no turn to be told; some come back.
+    Every move rewards all agents, including those that haven't moved. After it some die or are
+    truncated and learn it at their turn. Some are removed from ``agents`` with or without a flag
+    and without a turn. Some come back.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012
@@ -114,7 +114,7 @@ class RestlessTurns:
     observation_space, action_space = Restless.observation_space, Restless.action_space
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
-        """Begin a game, with a seed the first one."""
+        """Start a game, with a seed the first one."""
         if seed is not None:
             self._seed, self._games = seed % _MAX_ID, -1
             self._episodes = dict.fromkeys(NAMES, -1)
@@ -141,7 +141,7 @@ class RestlessTurns:
             self.agent_selection = dead[0] if dead else str(self._rng.choice(self.agents))
 
     def last(self, observe: bool = True) -> Any:
-        """What whoever's turn it is is told."""
+        """Return observation, reward, ends and info of the agent to move."""
         name = self.agent_selection
         episode = self._episodes[name] + (name not in self._moved)
         own = NAMES.index(name), episode, self._steps[name]
@@ -150,7 +150,7 @@ class RestlessTurns:
         return obs, self._cumulative_rewards[name], *flags, {}
 
     def step(self, action: int | None) -> None:
-        """Make a move, or take out who has ended."""
+        """Make a move, or remove an agent that has ended."""
         name, rng = self.agent_selection, self._rng
         if self.terminations[name] or self.truncations[name]:
             assert action is None
@@ -180,11 +180,11 @@ class RestlessTurns:
                     self.agents.remove(one)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class RestlessVector(VectorEnv):
-    """The same as :class:`Restless`, with columns of its own, as docs/games.md wants them."""
+    """Vector version of :class:`Restless` with custom columns, as docs/games.md describes."""
 
     agents = NAMES
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -198,7 +198,7 @@ class RestlessVector(VectorEnv):
         self._gone = np.ones(num_envs, bool)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin all games."""
+        """Start all games."""
         self._gone[:] = True
         for g in range(len(self._games)):
             self._begin(g, None if seed is None else seed + g)
@@ -210,7 +210,7 @@ class RestlessVector(VectorEnv):
             self._gone[g * len(NAMES) + NAMES.index(name)] = False
 
     def step(self, actions: Any) -> Any:
-        """One step of every game; who is away has ended, again and again."""
+        """Step every game; absent agents end at every step."""
         reward, truncated = np.full(self.num_envs, 7.0), np.zeros(self.num_envs, bool)
         for g, game in enumerate(self._games):
             first = g * len(NAMES)
@@ -233,7 +233,7 @@ class RestlessVector(VectorEnv):
 
 
 class Entry(NamedTuple):
-    """A step of an agent: what it saw, was rewarded with, and saw behind it."""
+    """A step of an agent: observation, reward and next observation."""
 
     before: tuple
     reward: float
@@ -244,10 +244,10 @@ class Entry(NamedTuple):
 def ledger(
     turns: bool, seed: int, games: int, action: Callable[[tuple], int]
 ) -> list[list[list[Entry]]]:
-    """Steps in the first games, of each agent, by a literal loop over PettingZoo's interface.
+    """Return the steps of each agent in the first games, by a literal loop over PettingZoo's API.
 
     Args:
-        action: what an agent did where it saw this.
+        action: returns an agent's action for an observation.
     """
     env, found = (RestlessTurns if turns else Restless)(), list[list[list[Entry]]]()
     for game in range(games):
@@ -275,7 +275,7 @@ def _at_once(env: Any, shown: Any, action: Any, found: list[list[Entry]]) -> Non
 
 
 def _in_turns(env: Any, shown: Any, action: Any, found: list[list[Entry]]) -> None:
-    sees: dict[str, tuple] = {}  # by whom there is a move behind
+    sees: dict[str, tuple] = {}  # agents with a previous move
     while env.agents:
         name = env.agent_selection
         obs, reward, *ends, _ = env.last()

@@ -1,7 +1,7 @@
 """Identity environments for every action space: the observation shows what to do.
 
-A step is rewarded in [0, 1], and the policy that does what it sees gets 1 each time. What a
-random policy gets is known too (``random_return``), so the distance between them is.
+Rewards are in [0, 1], and the policy that does what it observes gets 1 at each step. The return of
+a random policy is also known (``random_return``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["SpaceIdentityEnv", "SpaceIdentityVectorEnv", "named_action_space", "
 def random_return(
     action_space: gymnasium.Space | str, mask: str | None = None, episode_length: int = 8
 ) -> float:
-    """Expected return in a SpaceIdentityEnv of uniformly random actions, allowed ones if masked.
+    """Return the expected return of uniformly random (allowed) actions in a SpaceIdentityEnv.
 
     Per component: ``1 / n`` for a choice among ``n``; with a mask, where ``X ~ Bin(n - 1, 1/2)``
     others are allowed, ``E[1 / (1 + X)] = 2 (1 - 2**-n) / n``; for a number drawn from
@@ -51,12 +51,12 @@ def _layout(action_space: gymnasium.Space | str) -> Layout:
 
 
 def generators(num_envs: int, seed: int | None) -> list[np.random.Generator]:
-    """One generator per environment, seeded with ``seed + i`` as Gymnasium's environments are."""
+    """Return one generator per environment, seeded with ``seed + i`` as in Gymnasium."""
     return [seeding.np_random(None if seed is None else seed + i)[0] for i in range(num_envs)]
 
 
 class SpaceIdentityVectorEnv(VectorEnv):
-    """The best action is what the observation shows, in any action space, at each step anew.
+    """The best action is what the observation shows, in any action space and at each step.
 
     Observation: the target, float32 ``[num_features]``: one-hots of Discrete and MultiDiscrete,
     0 or 1 per bit of MultiBinary, a value in [-1, 1] per number of a Box. Reward: the mean over
@@ -66,11 +66,11 @@ class SpaceIdentityVectorEnv(VectorEnv):
     NEXT_STEP autoreset.
 
     Masks: at every step a random subset of the actions of all Discrete and MultiDiscrete
-    components is allowed, the target always among them: int8 ``[num_mask]``, the components'
+    components is allowed, always including the target: int8 ``[num_mask]``, the components'
     actions side by side. The final observation's mask is all 0, as in some real environments.
 
     Args:
-        num_envs: how many.
+        num_envs: number of environments.
         action_space: Discrete, MultiDiscrete, MultiBinary, a floating Box that contains [-1, 1],
             Dict or Tuple of these, nested at will; or a name for :func:`named_action_space`.
         mask: None, ``"obs"`` (the observation is a Dict of ``target`` and ``action_mask``) or
@@ -81,8 +81,8 @@ class SpaceIdentityVectorEnv(VectorEnv):
 
     Raises:
         ConfigError: a space or argument is of another kind; or a mask has nothing to mask.
-        ValueError: from ``step``: an action isn't in the space or its mask forbids it. Fillers are
-            not looked at. Values beyond the bounds of a Box are rewarded like others.
+        ValueError: from ``step``: an action isn't in the space or its mask forbids it. Reset steps
+            aren't checked. Values beyond the bounds of a Box are rewarded like others.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -109,7 +109,7 @@ class SpaceIdentityVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every environment."""
+        """Start an episode in every environment."""
         super().reset(seed=seed)
         if seed is not None:
             self._rngs = generators(self.num_envs, seed)
@@ -117,7 +117,7 @@ class SpaceIdentityVectorEnv(VectorEnv):
         return self._observe(), self._infos()
 
     def _begin(self) -> None:
-        """Draw all that an episode shows, ``[episode_length + 1, num_envs, ...]`` each."""
+        """Draw targets and masks of an episode, ``[episode_length + 1, num_envs, ...]`` each."""
         self._step = 0
         rows = self._episode_length + 1
         episodes = [self._draw(rng, rows) for rng in self._rngs]
@@ -141,7 +141,7 @@ class SpaceIdentityVectorEnv(VectorEnv):
         return target, allowed, extra
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Reward ``actions`` and show the next targets; or begin episodes where one has ended."""
+        """Reward ``actions`` and show the next targets; or start episodes where one has ended."""
         ended = np.zeros(self.num_envs, bool)
         if self._step == self._episode_length:
             self._begin()
@@ -194,7 +194,7 @@ class SpaceIdentityEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         obs, infos = self._one.reset(seed=seed)
         return tree.map_leaves(lambda x: x[0], obs), _first(infos)

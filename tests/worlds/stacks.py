@@ -1,4 +1,4 @@
-"""Stacks of pictures that end, begin and go on in every way, at random times."""
+"""Frame stacks that start, end and continue in every way, at random times."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Stacks(gymnasium.Env):
-    """Shows the ``size`` latest of its random pictures; what it pays depends on all of them.
+    """Observes the ``size`` latest of its random images; rewards depend on all of them.
 
     An episode ends at random, by termination or truncation.
 
     Args:
-        begins: the pictures before an episode's first: black, the same (as it), or those of the
-            episode before, as after a lost life; "mixed": one of them at random; "odd": black in
-            the first two episodes, then like none of these.
-        num_actions: 1: whatever the policy does, the same happens.
-        space: of a picture. still: pictures have one colour each.
+        begins: the images before an episode's first: black, the same (as it), or those of the
+            previous episode, as after a lost life; "mixed": one of them at random; "odd": black in
+            the first two episodes, then none of these.
+        num_actions: 1: actions have no effect.
+        space: of an image. still: images have one colour each.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Stacks(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         begins, new = self._begins, self._picture()
         if begins == "mixed":
@@ -64,7 +64,7 @@ class Stacks(gymnasium.Env):
         self._stack = np.concatenate([self._stack[1:], new[None]])
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Show the next picture, which depends on the action."""
+        """Show the next image, which depends on the action."""
         reward = float(self._stack[:, 0].mean(-1).std() + action)
         self._push(self._picture() // (1 + int(action)))
         ended, cut = self.np_random.random(2) < 0.15

@@ -1,4 +1,4 @@
-"""The memory environment: what pays with memory, and what without."""
+"""The memory environment: returns with and without memory."""
 
 from __future__ import annotations
 

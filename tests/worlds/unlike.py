@@ -1,4 +1,4 @@
-"""A game whose agents' spaces differ, and the same in turns."""
+"""A game whose agents' spaces differ, parallel and turn-based."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-_NUMBERS = {"scout": 2, "wolf": 3, "pup": 3}  # how many each may be shown
+_NUMBERS = {"scout": 2, "wolf": 3, "pup": 3}  # the number of values that each may observe
 _MOVES = 4
 
 
 class Unlike:
-    """Agents are shown a number, one-hot, and rewarded with 1 for naming it.
+    """Agents observe a number, one-hot, and are rewarded with 1 for naming it.
 
-    A scout is shown one of 2, a wolf and a pup one of 3; behind a pup's is a 1 more. The agents'
-    actions are as many, but for a wolf's, which are one more, from 4 on. Everyone leaves by a
-    truncation with its fourth move, and the scout without an observation.
+    A scout observes one of 2 values, a wolf and a pup one of 3; a pup's observation has an extra 1.
+    Agents have as many actions as values, except for the wolf, which has one more and starts at 4.
+    All agents are truncated at their fourth move, the scout without an observation.
 
     Args:
         actions: "boxes": an agent names number ``i`` by the corner of its Box of ``n`` fractions
-            from 0 to ``n`` that is near ``n`` in ``i`` and 0 elsewhere, and is rewarded with what
-            it has there, less the others, over ``n``.
-        mask: "obs": observations are Dicts with a mask of all but the wolf's last action.
+            from 0 to ``n`` that is near ``n`` in ``i`` and 0 elsewhere. The reward is the value
+            there, minus the others, over ``n``.
+        mask: "obs": observations are Dicts with a mask of all actions except the wolf's last one.
 
     Attributes:
         given: the latest action of each agent.
@@ -40,7 +40,7 @@ class Unlike:
         self.given: dict[str, Any] = {}
 
     def observation_space(self, agent: str) -> gymnasium.Space:
-        """Of an agent."""
+        """Return an agent's observation space."""
         seen = Box(0.0, 1.0, (_NUMBERS[agent] + (agent == "pup"),), np.float32)
         if self._mask == "none":
             return seen
@@ -51,14 +51,14 @@ class Unlike:
         return _NUMBERS[agent] + (agent == "wolf")
 
     def action_space(self, agent: str) -> gymnasium.Space:
-        """Of an agent."""
+        """Return an agent's action space."""
         if self._boxes:
             count = _NUMBERS[agent]
             return Box(0.0, float(count), (count,), np.float32)
         return Discrete(self._choices(agent), start=4 * (agent == "wolf"))
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict, dict]:
-        """Begin a game."""
+        """Start a game."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self.agents, self._moves = list(self.possible_agents), 0
@@ -86,7 +86,7 @@ class Unlike:
         return float(action - space.start == number)
 
     def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
-        """All move."""
+        """Move all agents."""
         rewards = {agent: self._reward(agent, actions[agent]) for agent in self.agents}
         self._moves += 1
         over = self._moves == _MOVES
@@ -97,15 +97,15 @@ class Unlike:
         return obs, rewards, never, cut, {}
 
     def render(self) -> np.ndarray:
-        """Brighter with every move."""
+        """Return an image that gets brighter with every move."""
         return np.full((32, 48, 3), min(255, 20 * self._moves), np.uint8)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class UnlikeTurns:
-    """The same in turns: the pup moves first, then the wolf, and then the scout."""
+    """The turn-based version: the pup moves first, then the wolf, and then the scout."""
 
     metadata = Unlike.metadata
     possible_agents = ("pup", "wolf", "scout")
@@ -117,13 +117,13 @@ class UnlikeTurns:
         self.given = self._game.given
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
-        """Begin a game."""
+        """Start a game."""
         self._seen, _ = self._game.reset(seed)
         self.agents, self._earned = list(self.possible_agents), dict.fromkeys(self._seen, 0.0)
         self.agent_selection = self.agents[0]
 
     def last(self, observe: bool = True) -> tuple:
-        """What whoever's turn it is is told."""
+        """Return observation, reward, ends and info of the agent to move."""
         agent = self.agent_selection
         return self._seen[agent], self._earned[agent], False, self._over, {}
 
@@ -132,7 +132,7 @@ class UnlikeTurns:
         return self._game._moves == _MOVES * len(self.possible_agents)
 
     def step(self, action: Any) -> None:
-        """Make a move, or take out who has ended."""
+        """Make a move, or remove an agent that has ended."""
         agent, order = self.agent_selection, self.possible_agents
         if self._over:
             self.agents.remove(agent)
@@ -143,4 +143,4 @@ class UnlikeTurns:
         self.agent_selection = order[(order.index(agent) + 1) % len(order)]
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""headrace bench aaps: what it runs, what it makes of the runs, and a whole small study."""
+"""headrace bench aaps: its runs, its table, and a whole small study."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_continuous_actions_are_refused():
 
 
 def events_of(folder) -> dict[str, dict[int, float]]:
-    """What TensorBoard would show of a run: by name, numbers by step."""
+    """Return the scalars of a run for TensorBoard: by name, numbers by step."""
     found = event_accumulator.EventAccumulator(str(folder)).Reload()
     names = found.Tags()["scalars"]
     return {name: {x.step: x.value for x in found.Scalars(name)} for name in names}

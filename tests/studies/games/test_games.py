@@ -1,4 +1,4 @@
-"""OpenSpiel's games as they are, and measures of play that are known for simple policies."""
+"""OpenSpiel's games, and measures of play with known values for simple policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``headrace league`` prints, plays and draws."""
+"""Output, games and plots of ``headrace league``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shows(penny: int) -> Any:
 
 
 def test_games_are_played_from_both_seats_equally() -> None:
-    """Who shows the same as the other wins in the even seat and loses in the odd one."""
+    """Matching pennies: same actions win in the even seat and lose in the odd one."""
     games = make_vec(Pennies, 7)
     one, other = (Snapshot(str(i), Path(str(i)), "r", i) for i in (0, 1))
     match = play(games, (one, other), 101, 0, lambda path: shows(0))
@@ -176,7 +176,7 @@ def test_the_whole_run_can_be_overwritten(run: Path) -> None:
         ({"episodes": 0}, "episodes=0 must be 1 or more, or None .nearest: 1"),
         ({"most": 1, "episodes": 2}, "most=1 must be 2 or more .nearest: 2"),
         ({"seed": -1, "episodes": 2}, "seed=-1 must be between 0 and .* .nearest: 0"),
-        ({"names": ("x", "nobody")}, "play='nobody' isn't a snapshot of .* Choose among .*, x …"),
+        ({"names": ("x", "unknown")}, "play='unknown' isn't a snapshot of .* Choose among .*, x …"),
         ({"names": ("x", "x-10")}, "play='x-10' isn't a snapshot of .* Did you mean 'x-"),
     ],
 )

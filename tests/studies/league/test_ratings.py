@@ -1,4 +1,4 @@
-"""Ratings are the likeliest ones, with a spread that holds."""
+"""Ratings have maximum likelihood, with correct standard errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""headrace pbt: who copies whom, what changes, and lineage."""
+"""headrace pbt: copying, changes of settings, and lineage."""
 
 from __future__ import annotations
 

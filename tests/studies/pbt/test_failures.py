@@ -1,4 +1,4 @@
-"""headrace pbt: members whose training breaks down, fails or is killed."""
+"""headrace pbt: members whose training diverges, fails or is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""headrace pbt: kills at any instant, turns, and whole populations."""
+"""headrace pbt: kills at any time, turns, and whole populations."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_member_that_somebody_trains_is_left_to_them(tmp_path):
 
 
 def test_a_whole_small_population(tmp_path, monkeypatch, capsys, forked_children):
-    """Ordinary runs, of which one copies the other and goes on."""
+    """Ordinary runs, of which one copies the other and continues."""
     monkeypatch.chdir(tmp_path)
     words = ["--transport", "serial", "--num-actors", "1", "--envs-per-actor", "8",
              "--fragment-length", "16", "--batch-size", "128", "--total-steps", "1024",

@@ -1,4 +1,4 @@
-"""The arithmetic of a plan: the numbers of the worked example, and what a run says of itself."""
+"""Arithmetic of a plan: the worked example's numbers, and the report of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headrace plan``: its tables, its picture, and the costs that it measures."""
+"""``headrace plan``: its tables, its plot, and the costs that it measures."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from headrace.studies.plan.sharing import (
 
 
 def ends(speeds, jobs):
-    """When jobs of (start, kind, work) end, in their order."""
+    """Return when jobs of (start, kind, work) end, in their order."""
     env = simpy.Environment()
     sharing = ResourceSharing(env, 2, lambda counts: (*speeds(counts), 1.0)[:2])
     found = {}

@@ -1,4 +1,4 @@
-"""The simulation against what can be worked out by hand, and the laws that it must keep."""
+"""The simulation matches manual calculations and conservation laws."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_single_fast_learner_is_one_update_ahead_of_what_its_actor_began_with(
 
 
 def test_actors_in_step_lag_by_the_batches_of_a_round_and_their_place_in_the_next():
-    """Three actors commit together and begin anew before any update: all three updates of this
-    round come before their next rollouts, and for the second and third one and two more.
+    """Three actors commit together and restart before any update: all three updates of this round
+    precede their next rollouts, and the second and third have one and two more.
     """
     found = simulate(scenario(3, act=0.030, slots=2), 95)
     assert set(found.lags) == {3, 4, 5}

@@ -1,4 +1,4 @@
-"""The benchmark that compares plans with runs: what its table is made of."""
+"""The benchmark that compares plans with runs: rows of its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an iteration sends, and the timing of all-reduces, by two real processes."""
+"""Bytes that an iteration sends, and timing of all-reduces of two real processes."""
 
 from __future__ import annotations
 

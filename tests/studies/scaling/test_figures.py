@@ -1,4 +1,4 @@
-"""The figures of a run, from the files in its folder, and of a world size, counted by hand."""
+"""Measures of a run from its files, and of a world size, counted by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOSSES = {"approx_kl": 0.01, "clipfrac": 0.2, "entropy": 0.5, "value_loss": 4.0}
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """What a run of two learners has written."""
+    """Write the files of a run of two learners."""
     (tmp_path / "iterations").mkdir()
     for rank, lines in enumerate(RANKS):
         known = [

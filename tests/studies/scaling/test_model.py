@@ -1,4 +1,4 @@
-"""The scaling model: it finds known numbers again, and counts nothing beyond the cores."""
+"""The scaling model recovers known numbers, and doesn't use more than the cores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LARGEST = 8
 
 
 def measurement(size, mode="constant-batch", way="memory", other=1e-3, exceeds=False) -> dict:
-    """What a machine measures whose rollouts take 2 + 40 / W ms, learning 1 + 60 / W, and so on."""
+    """Return measurements of a machine whose rollouts take 2 + 40 / W ms, and so on."""
     share = 1 if mode == "growing-batch" else size
     factor = SLOWER if way == "sockets" else 1.0
     comm = OWN + factor * sum(sum_s(way, size, n, Cost(ALPHA, BETA)) for n in MESSAGES)

@@ -1,6 +1,6 @@
-"""The scaling study: its flags, its runs, what it resumes, and all the files it writes.
+"""The scaling study: its flags, its runs, resuming, and its files.
 
-Only one run is a real one; the others are stand-ins that write what a run writes.
+Only one run is real; the others are stand-ins that write the files of a run.
 """
 
 from __future__ import annotations

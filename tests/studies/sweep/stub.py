@@ -1,4 +1,4 @@
-"""A sweep whose runs take moments: ``python stub.py OUTPUT [SETTINGS as JSON]``."""
+"""Sweep with instant runs: ``python stub.py OUTPUT [SETTINGS as JSON]``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLE = ("learning_rate=loguniform:1e-5,1e-2", "entropy_coef=uniform:0,0.1")
 
 
 def measure(sweep, claim, repeat, children):
-    """A made-up score, and a line when the run begins and when it ends."""
+    """Return a made-up score, and print a line at the start and end of the run."""
     told = {"trial": claim.number, "repeat": repeat, "values": claim.values, "pid": os.getpid()}
     with (Path(sweep.output) / "log.jsonl").open("a", buffering=1) as file:
         file.write(json.dumps({"begins": True, **told}) + "\n")

@@ -1,4 +1,4 @@
-"""headrace sweep: what trials are ranked and pruned by, and what its page says."""
+"""headrace sweep: values for ranking and pruning, and its report."""
 
 from __future__ import annotations
 

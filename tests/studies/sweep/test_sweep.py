@@ -1,4 +1,4 @@
-"""headrace sweep: every trial once, whatever is killed; who shares a sweep; what is reported."""
+"""headrace sweep: every trial runs once despite kills, on several hosts, and is reported."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_trial_without_all_its_values_gets_the_rest(tmp_path):
     claim = store.claim(set())
     assert claim.values["learning_rate"] == rate
     assert set(claim.values) == {"learning_rate", "entropy_coef"}
-    assert store.claim(set()) is None  # somebody works on it
+    assert store.claim(set()) is None  # another process works on it
 
 
 def test_sweeps_of_neighbouring_seeds_draw_other_values(tmp_path):

@@ -68,12 +68,14 @@ def test_the_page_on_networks_runs_from_top_to_bottom(tmp_path):
                 # The installed command, which doesn't look into the current folder by itself.
                 installed = Path(sys.executable).with_name("headrace")
                 commands.append([str(installed), *line.split()[1:]])
-    assert (len(script), len(commands)) == (7, 1)
+    assert (len(script), len(commands)) == (4, 1)
+    (load,) = re.findall(r"`(hr\.load\(.*?\))`", page)
+    script += ["from my_torsos import Waves", load]
     (tmp_path / "script.py").write_text("\n".join(script))
     for command in (["script.py"], *commands):
         run(tmp_path, *command)
     assert (tmp_path / "runs/named/summary.json").exists()
-    assert (tmp_path / "gru.onnx").exists()
+    assert (tmp_path / "waves.onnx").exists()
 
 
 def test_the_page_on_several_learners_runs(tmp_path):

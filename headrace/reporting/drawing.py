@@ -90,6 +90,7 @@ def _cleaned(svg: str, alt: str) -> str:
     svg = svg[svg.index("<svg ") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
+    svg = re.sub(r"-?\d+\.\d{5,}", lambda m: f"{float(m[0]):.1f}", svg)  # coordinates
     referenced = set(re.findall(r"#([\w-]+)[\")]", svg))
     svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in referenced else "", svg)
     svg = re.sub(r"font: [^;\"]*;?|font-family: [^;\"]*;?", "font-size: 9px;", svg)

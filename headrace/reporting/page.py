@@ -20,7 +20,7 @@ from headrace.reporting.drawing import drawn
 from headrace.reporting.facts import about, machines, settings_table, videos
 from headrace.reporting.panels import COLOURS, Interval, Panel, panels
 from headrace.rundir.atomic_files import checkpoint_errors, replace_text
-from headrace.rundir.curves import RunCurves, by_settings, output_of, read_run
+from headrace.rundir.curves import RunCurves, by_settings, distinct_names, output_of, read_run
 from headrace.rundir.machine_info import versions
 
 NAME, COMPARISON = "report.html", "comparison.html"
@@ -76,7 +76,9 @@ def page(
     several = any(len(group) > 1 for group in groups.values())
     panel_list, empty = panels(groups, interval)
     pictures = map(Markup, drawn(panel_list, len(groups)))
-    script, overviews = _script(), [about(run) for run in runs]
+    names = distinct_names([run.path for run in runs])
+    overviews = [about(run) | {"name": name} for run, name in zip(runs, names, strict=True)]
+    script = _script()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.from_string(_file("page.html")).render(

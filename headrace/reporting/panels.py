@@ -209,7 +209,12 @@ def _estimate(pending: Sequence[tuple[Line, Array]], interval: Interval) -> None
         ends = np.cumsum([values.shape[1] for _, values in those])[:-1]
         parts = interval(np.concatenate([values for _, values in those], axis=1))
         for (line, _), *each in zip(those, *(np.split(part, ends) for part in parts), strict=True):
-            line.y[:], line.low[:], line.high[:] = (part.tolist() for part in each)
+            line.y[:], line.low[:], line.high[:] = ([*map(_six_digits, part)] for part in each)
+
+
+def _six_digits(value: float) -> float:
+    """Round an estimate, whose other digits would triple its size in the page."""
+    return float(f"{value:.6g}")
 
 
 def _panel(

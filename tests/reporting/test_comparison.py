@@ -90,6 +90,13 @@ def test_titles_say_what_is_compared(tmp_path):
         assert title_of(by_settings(runs)) == title
 
 
+def test_runs_of_the_same_name_are_told_apart_in_every_table(tmp_path):
+    runs = [write_run(tmp_path / parent / "s0", 0) for parent in ("before", "after")]
+    page = Page(write(runs, tmp_path / "page.html").read_text())
+    for name in ("before/s0", "after/s0"):
+        assert page.text.count(name) >= 4  # its curve, its row, settings and versions
+
+
 def test_a_page_of_several_runs_begins_with_title_and_table(tmp_path, capsys):
     runs = [write_run(tmp_path / name, seed) for name, seed in (("old", 0), ("new", 0))]
     own = {run: (run / "report.html") for run in runs}

@@ -1,4 +1,4 @@
-"""Adds to pyproject.toml what a package index shows: the README, without relative links."""
+"""Adds the README without relative links as the long description of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from setuptools import setup
 
 LINK = re.compile(r"!?\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
-NOTE = "*Files that are named here come with the source distribution.*"
+NOTE = "*Files named here are part of the source distribution.*"
 
 
 def for_index(readme: str) -> str:
-    """Markdown with pictures and relative links replaced by their texts and the files' names."""
+    """Return Markdown with images and relative links replaced by their text and file name."""
 
     def name(link: re.Match[str]) -> str:
         text, file = link.groups()

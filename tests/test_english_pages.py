@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from english import num_words, page_problems, prose, sentences
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
+OTHERS = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]  # of any length
 # All pages are rewritten. This one stays until the pages are within MOST_WORDS_IN_ALL together.
 PENDING: set[str] = {"docs/evaluation_sets.md"}
 MOST_WORDS = 2_500
@@ -19,7 +21,7 @@ def text_of(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", sorted(set(PAGES) - PENDING))
+@pytest.mark.parametrize("page", sorted({*PAGES, *OTHERS} - PENDING))
 def test_a_page_is_plain_english(page):
     assert not page_problems(text_of(page))
 
@@ -32,6 +34,16 @@ def test_a_page_is_short(page):
 def test_the_pages_are_short_in_all():
     if not PENDING:
         assert sum(len(text_of(page).split()) for page in PAGES[1:]) <= MOST_WORDS_IN_ALL
+
+
+def test_the_changelog_keeps_its_format():
+    _, *releases = text_of("CHANGELOG.md").split("\n## ")
+    assert releases
+    assert all(re.match(r"\[(Unreleased\]|[\d.]+\] - \d{4}-\d\d-\d\d)\n", x) for x in releases)
+    kinds = re.findall(r"^### (.*)$", "\n".join(releases), re.MULTILINE)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    entries = re.findall(r"^- (.*)$", "\n".join(releases), re.MULTILINE)
+    assert not [entry for entry in entries if num_words(entry) > 30]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-/* The search of pages that are opened as files, which browsers let start no worker: the worker's
-   script runs in a hidden frame instead. Used in place of the package of this name, so that nothing
-   is fetched (see mkdocs.yml). */
+/* Search in pages that are opened as files, for which browsers don't start workers: the worker's
+   script runs in a hidden frame instead. Replaces the package of this name, which would be
+   downloaded (see mkdocs.yml). */
 if (location.protocol === "file:") {
-  const waiting = new Map();  // messages for workers whose script isn't there yet, by their frame
+  const waiting = new Map();  // messages for workers whose script isn't loaded yet, by frame
 
   window.Worker = window.IFrameWorker = class extends EventTarget {
     constructor(url) {

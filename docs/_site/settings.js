@@ -1,4 +1,4 @@
-// A field above each table of settings that shows only the rows with all typed words.
+// Adds a field above each table of settings that filters rows by the typed words.
 document.addEventListener("DOMContentLoaded", () => {
   for (const box of document.querySelectorAll("div.settings")) {
     const rows = [...box.querySelectorAll("tbody tr")];

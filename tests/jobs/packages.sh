@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs Debian's packages that tests of clusters need, where their programs are missing.
+# Installs the Debian packages that cluster tests need, if their programs are missing.
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin DEBIAN_FRONTEND=noninteractive
 missing=()
 
-need() { # a program, and the package that has it
+need() { # a program and its package
     command -v "$1" > /dev/null || missing+=("$2")
 }
 

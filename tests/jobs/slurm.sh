@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# A real SLURM of four nodes on this machine, for tests: munge, slurmctld and a slurmd for each node.
+# Real SLURM with four nodes on this machine, for tests: munge, slurmctld and a slurmd per node.
 #
-#   slurm.sh up FOLDER       start it; all that it writes is in FOLDER, whose etc/slurm.conf is
-#                            what SLURM_CONF is to name; it ends with the process that asked for
-#                            it, also where that is killed
+#   slurm.sh up FOLDER       start it, with all files in FOLDER; set SLURM_CONF to its
+#                            etc/slurm.conf; it ends with the calling process, even if that is
+#                            killed
 #   slurm.sh down FOLDER     cancel its jobs, stop it and remove FOLDER
 #
-# Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge; no systemd, no
-# database. Nodes have 4 CPUs each, whatever the machine has. node4 sees a file system of its own
-# at FOLDER/unshared. Jobs of partition spot give way to those of main, with 5 s of grace.
+# Needs root and the Debian packages slurmctld, slurmd, slurm-client and munge, but neither systemd
+# nor a database. Nodes have 4 CPUs each, on any machine. node4 has a separate file system at
+# FOLDER/unshared. Jobs of partition spot are preempted by those of main, with 5 s of grace.
 set -euo pipefail
 action=$1 folder=$2
 export SLURM_CONF=$folder/etc/slurm.conf
@@ -87,7 +87,7 @@ up() {
     return 1
 }
 
-stop() { # pid files; 5 s to end by themselves
+stop() { # pid files; processes have 5 s to exit
     local pids=()
     for file in "$@"; do
         pids+=($(cat "$file" 2> /dev/null)) || true
@@ -113,7 +113,7 @@ down() {
 }
 
 guard() {
-    while readlink -q "/proc/$1/exe" > /dev/null; do  # a zombie has none
+    while readlink -q "/proc/$1/exe" > /dev/null; do  # zombies have none
         [ -d "$folder/etc" ] || return 0
         sleep 1
     done

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Hosts on this machine: network namespaces NAME-1, NAME-2 … at 10.99.0.1, .2 …, joined by a bridge
-# in one more, so that the machine's own network stays as it is. Needs root and iproute2.
+# Hosts on this machine: network namespaces NAME-1, NAME-2 … at 10.99.0.1, .2 …, with a bridge in
+# another namespace, so that the machine's network is unchanged. Needs root and iproute2.
 #
-#   hosts.sh up NAME [COUNT]          make them, by default two, at most nine; they end with the
-#                                     process that asked for them, also where it is killed
-#   hosts.sh run NAME HOST COMMAND…   run on one, with a hostname, /dev/shm and /tmp/ray of its own
-#   hosts.sh cut NAME HOST            pull the host's network cable
-#   hosts.sh kill NAME HOST           kill what runs there
-#   hosts.sh down NAME                kill what runs there and remove them
+#   hosts.sh up NAME [COUNT]          create them, by default two, at most nine; they end with the
+#                                     calling process, even if that is killed
+#   hosts.sh run NAME HOST COMMAND…   run on one, with a separate hostname, /dev/shm and /tmp/ray
+#   hosts.sh cut NAME HOST            disconnect the host's network cable
+#   hosts.sh kill NAME HOST           kill the processes of the host
+#   hosts.sh down NAME                kill all processes and remove the hosts
 set -euo pipefail
 action=$1 name=$2
 
@@ -27,7 +27,7 @@ up() {
 }
 
 guard() {
-    while readlink -q "/proc/$1/exe" > /dev/null; do  # a zombie has none
+    while readlink -q "/proc/$1/exe" > /dev/null; do  # zombies have none
         [ -e "/run/netns/$name-0" ] || return 0
         sleep 1
     done

@@ -160,7 +160,7 @@ def test_environment_settings_that_no_file_can_hold_are_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The directory of a short run, which no test changes."""
+    """The directory of a short run, read-only."""
     run_dir = tmp_path_factory.mktemp("trained") / "run"
     sizes = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 8}
     sizes |= {"transport": "serial", "total_steps": 128}

@@ -21,7 +21,7 @@ from headrace.integrations.tensorboard import HyperParameters
 
 
 class Notes:
-    """Writes down what it is called with."""
+    """Records its calls."""
 
     def __init__(self, name, seen, fails_at=""):
         self.name, self.seen, self.fails_at = name, seen, fails_at
@@ -81,7 +81,7 @@ def test_one_false_ends_a_run_and_what_cant_be_called_is_refused_before_it_begin
 
 
 class Tracker(Notes):
-    """One that a run can do without."""
+    """An optional callback."""
 
     dispensable = True
 

@@ -33,7 +33,7 @@ def run_dir(tmp_path, monkeypatch):
 
 
 def status_of(arguments):
-    """The exit status; tyro ends the program itself where a flag can't be read."""
+    """Return the exit status; tyro exits itself if a flag can't be parsed."""
     try:
         return main(arguments)
     except SystemExit as end:
@@ -286,7 +286,7 @@ TRAININGS = {
 
 
 def test_environments_of_users_train_in_other_processes(tmp_path):
-    """All in one script, one after the other, because starting Python takes the time."""
+    """All in one script, one after the other, because starting Python is slow."""
     environment = textwrap.dedent(ENVIRONMENT)
     (tmp_path / "walks.py").write_text(environment)
     report = 'import json; print("trained", json.load(open("run/summary.json"))["env_steps"])\n'
@@ -302,7 +302,7 @@ def test_environments_of_users_train_in_other_processes(tmp_path):
 
 @contextlib.contextmanager
 def unread():
-    """Let standard output be a pipe whose reader has gone."""
+    """Make standard output a pipe without a reader."""
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as output, contextlib.redirect_stdout(output):

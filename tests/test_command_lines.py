@@ -58,7 +58,7 @@ WHOLE = [
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
-    """A short run, which no test changes."""
+    """A short run, read-only."""
     path = tmp_path_factory.mktemp("trained") / "run"
     config = hr.Config(
         algo=hr.PPO(), run_dir=str(path), num_actors=1, envs_per_actor=8, fragment_length=8,
@@ -71,7 +71,7 @@ def run_dir(tmp_path_factory):
 
 @pytest.fixture
 def nothing_runs(monkeypatch, tmp_path):
-    """Commands that are accepted end where something would start."""
+    """Stops accepted commands before anything starts."""
 
     def refuse(*args, **kwargs):
         raise ConfigError("accepted, and nothing is started here")
@@ -91,7 +91,7 @@ def nothing_runs(monkeypatch, tmp_path):
 
 
 def ended(line: list[str]) -> tuple[int | str | None, str]:
-    """The status of a command, and what it wrote to an error stream like Python's own."""
+    """Return a command's status, and its output to an error stream like Python's."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -126,7 +126,7 @@ def flags(kind: type) -> list[str]:
 
 
 def of_training(name: str) -> list[list[str]]:
-    """Every flag of ``headrace train NAME`` with every value."""
+    """Yield every flag of ``headrace train NAME`` with every value."""
     names = flags(ALGORITHMS[name]) + flags(hr.Config) + flags(hr.Network)
     names = [flag for flag in names if flag not in ("--algo", "--network", "--env")]
     names += ["--env-id", "--recipe", "--nonsense"]

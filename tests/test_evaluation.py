@@ -26,7 +26,7 @@ from headrace.rundir.video import record_video
 
 
 class Pictures(gymnasium.Env):
-    """Shows how much of its episode is over, from black to white."""
+    """Shows the progress of its episode, from black to white."""
 
     observation_space = Box(0.0, 1.0, (1,))
     action_space = Discrete(2)
@@ -49,7 +49,7 @@ class Pictures(gymnasium.Env):
 
 
 def recorded(folder, **kwargs):
-    """The pictures of the video of an episode, and what the file says of itself."""
+    """Return the images of an episode's video, and the metadata of the file."""
     policy = hr.Policy(Pictures.observation_space, Pictures.action_space)
     path = record_video(policy, Pictures, folder, 0, kwargs)
     assert path == folder / "episode.mp4"
@@ -113,7 +113,7 @@ def test_the_command_line_writes_a_video_and_prints_where(tmp_path, monkeypatch,
 
 
 class Actions(Pictures):
-    """Shows the latest action, black or white; an episode has 40."""
+    """Shows the latest action, black or white; episodes have 40 steps."""
 
     def __init__(self, render_mode=None):
         super().__init__(render_mode, length=40)

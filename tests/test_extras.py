@@ -33,7 +33,7 @@ FEATURES = {
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """A folder in which Python finds none of the optional packages, in child processes too."""
+    """Returns a folder that hides the optional packages, in child processes too."""
     folder = tmp_path_factory.mktemp("bare")
     blocked = f"import sys\nsys.modules.update(dict.fromkeys({OPTIONAL}))\n"
     (folder / "sitecustomize.py").write_text(blocked)

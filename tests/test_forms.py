@@ -231,7 +231,7 @@ def test_arguments_of_environments_take_pairs_and_json(words, kwargs):
 
 
 def rows(library: str) -> list[tuple[set[str], str]]:
-    """Names and translation of each row of a library's table."""
+    """Return names and translation of each row of a library's table."""
     table = PAGE.partition(f"| {library} | headrace |\n")[2].partition("\n\n")[0]
     cells = [line.strip("| ").split(" | ") for line in table.splitlines()[1:]]
     return [(set(re.findall(r"`(\w+)=?`", left)) - OWN, right) for left, right in cells]

@@ -85,7 +85,7 @@ def test_the_check_sees_imports_inside_functions_and_under_other_names():
 
 
 def ray_modules(source: str) -> set[str]:
-    """Modules of Ray that a source imports or runs, by statement or by name, in functions too."""
+    """Return the modules of Ray that a source imports or runs, also in functions."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -214,7 +214,7 @@ assert psutil.Process().children() == []
 
 @pytest.fixture(scope="module")
 def by_parts() -> dict[str, str]:
-    """The traceback of each that fails there, the game's before that of the names."""
+    """Return the traceback of each failing import, the game's before that of the names."""
     code = BY_PARTS
     for name, part in {"game": GAME, "names": NAMES}.items():
         failed = f"except Exception:\n    found['{name}'] = traceback.format_exc()\n"

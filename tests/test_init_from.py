@@ -16,7 +16,7 @@ from headrace.errors import CheckpointError, ConfigError
 
 
 class Moving(gymnasium.Env):
-    """Ten steps; what it shows has a deviation of ``scale``, and as many actions as asked."""
+    """Episodes of ten steps; observations have a deviation of ``scale``."""
 
     def __init__(self, size: int = 3, actions: int = 2, scale: float = 1.0) -> None:
         self.observation_space = Box(-scale, scale, (size,), np.float32)
@@ -38,7 +38,7 @@ class Moving(gymnasium.Env):
 
 @pytest.fixture
 def run(tiny, tmp_path):
-    """Makes the Config of a run of this name."""
+    """Creates the Config of a run with this name."""
 
     def make(name: str, **settings) -> hr.Config:
         kwargs = {"run_dir": str(tmp_path / name), "env": Moving, "transport": "serial"}
@@ -49,7 +49,7 @@ def run(tiny, tmp_path):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """The directory of a run to begin from, which nothing changes."""
+    """The directory of a run to start from, read-only."""
     run_dir = str(tmp_path_factory.mktemp("runs") / "first")
     sizes = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 8, "total_steps": 256}
     algo = hr.PPO(epochs=2, minibatches=2)

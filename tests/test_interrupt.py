@@ -63,14 +63,14 @@ class Run:
         return [parent, *parent.children(recursive=True)]
 
     def left(self) -> set[str]:
-        """Files in the temporary folder and in shared memory, of which others may be."""
+        """Return files in the temporary folder and in shared memory, which others may share."""
         ours = {name for name in set(os.listdir("/dev/shm")) - self._memory if "headrace" in name}
         return ours | set(os.listdir(self.temporary))
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Starts a training run of so many learners."""
+    """Starts a training run with several learners."""
     runs = []
 
     def start(num_learners: int) -> Run:

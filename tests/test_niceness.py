@@ -17,7 +17,7 @@ SECONDS = 0.3  # of a processor
 
 
 def spin(pipe: Connection) -> None:
-    """Compute until killed, once it has said so."""
+    """Compute until killed, after a message."""
     pipe.send(os.getsid(0))
     while True:
         pass
@@ -49,7 +49,7 @@ def test_a_nice_child_leaves_its_core_to_who_started_it(nice):
 
 
 def _until_told(pid: int, nicer: int) -> None:
-    """The kernel takes so much of ten sessions a second, those of other tests among them."""
+    """The kernel accepts a limited rate from ten sessions, including those of other tests."""
     group, deadline = Path(f"/proc/{pid}/autogroup"), time.monotonic() + 20
     while group.exists() and (told := group.read_text().strip()):
         if told.endswith(f"nice {nicer}"):
@@ -71,17 +71,17 @@ def test_who_is_started_by_a_nice_child_is_as_nice(monkeypatch):
 
 
 class Busy:
-    """The kernel's file, which may be written now and then."""
+    """Replaces the kernel's file, which can be written now and then."""
 
     def __init__(self, refusals: int, error: type[OSError] = BlockingIOError) -> None:
         self.refusals, self.error, self.written = refusals, error, list[str]()
 
     def exists(self) -> bool:
-        """It does."""
+        """Return True."""
         return True
 
     def write_text(self, text: str) -> None:
-        """Refuse, or write."""
+        """Reject a write, or write."""
         self.refusals -= 1
         if self.refusals >= 0:
             raise self.error
@@ -90,7 +90,7 @@ class Busy:
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Makes a session nicer by 10 with such a file; returns whether a thread had to be started."""
+    """Makes a session nicer by 10 with such a file; returns whether a thread was started."""
 
     def ask(file: Busy) -> bool:
         monkeypatch.setattr(process_tree, "_GROUP", file)

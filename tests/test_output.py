@@ -20,7 +20,7 @@ TRAIN = (
 
 
 class Full(io.StringIO):
-    """A stream on a disk that is full."""
+    """A stream on a full disk."""
 
     def write(self, text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

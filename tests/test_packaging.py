@@ -33,7 +33,7 @@ def holds(requirement: Requirement, python: str) -> bool:
 
 
 def pins(python: str) -> dict[str, str]:
-    """Versions by name, each there at most once."""
+    """Return versions by name, and check that names are unique."""
     found: dict[str, str] = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         requirement = None if line.startswith("#") else Requirement(line)

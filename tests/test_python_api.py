@@ -39,7 +39,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A policy and its run directory, which tests must not change."""
+    """A policy and its run directory, read-only."""
     run_dir = tmp_path_factory.mktemp("trained") / "run"
     return hr.train("CartPole-v1", "ppo", run_dir=run_dir, **TINY), run_dir
 

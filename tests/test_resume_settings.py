@@ -44,7 +44,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run_dir(trained, tmp_path, monkeypatch):
-    """A copy of it."""
+    """Return a copy of it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("headrace.actors.fleet.start_fork_server", lambda: None)
     monkeypatch.setattr("headrace.rundir.plot.plot", lambda runs: None)

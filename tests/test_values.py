@@ -112,7 +112,7 @@ def _quiet(monkeypatch):
 
 
 def tried(kind: type, every: int) -> Counter[str]:
-    """Each field with every so-manieth value, others for each field."""
+    """Yield each field with every n-th value, different for each field."""
     counts: Counter[str] = Counter()
     given = WITH.get(kind, {})
     for number, field in enumerate(dataclasses.fields(kind)):
@@ -145,7 +145,7 @@ def valid(name: str, value: Any) -> bool:
 
 
 def combined(count: int) -> Counter[str]:
-    """Random pairs and triples of settings, of which each is valid more often than not."""
+    """Yield random pairs and triples of settings, most of them valid."""
     chance, counts = random.Random(0), Counter[str]()
     good: dict[str, list[Any]] = {}
     for field in dataclasses.fields(Config):

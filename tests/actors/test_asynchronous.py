@@ -33,7 +33,7 @@ T, B, GAMMA = 9, 4, 0.9
 
 
 def jittery(env: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
-    """The same environment, that takes some time which no seed decides."""
+    """The same environment with random delays that no seed determines."""
 
     class Jittery(gymnasium.Wrapper):
         def __init__(self, **kwargs) -> None:
@@ -48,7 +48,7 @@ def jittery(env: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
 
 @pytest.fixture
 def filler():
-    """Makes what fills a poisoned slot and returns a copy of it, and its policy."""
+    """Return a function that fills a poisoned slot and returns a copy, and its policy."""
     opened = []
 
     def make(env, engine, network=None, num_steps=T, **env_kwargs):
@@ -105,7 +105,7 @@ ENVS = [
 
 
 def cases():
-    """Each environment with all that a network can carry on; less with the first one only."""
+    """Return each environment with all kinds of network state; less with the first one only."""
     for number, (env, kwargs) in enumerate(ENVS):
         for network in NETWORKS:
             less = number > 0 and network in ("mlp", "gru")
@@ -146,7 +146,7 @@ def test_noise_belongs_to_a_place_whoever_is_ready_first(filler):
 
 
 class Long(CountingEnv):
-    """One action, and no end within a test."""
+    """An environment with one action and no end within a test."""
 
     def __init__(self) -> None:
         super().__init__(episode_length=1000)
@@ -154,7 +154,7 @@ class Long(CountingEnv):
 
 
 class Gate:
-    """Lets environment 0 pass only once the others have done so many steps."""
+    """Lets environment 0 continue only after this number of steps of the others."""
 
     def __init__(self, steps: int) -> None:
         self.open, self._left, self._lock = threading.Event(), steps, threading.Lock()
@@ -330,7 +330,7 @@ def test_a_run_that_must_repeat_exactly_is_refused(tiny):
 
 
 def test_an_actor_gives_the_threads_engine_its_own_pace(tiny, finish):
-    """In lock step environment 0 would wait for ever for the others."""
+    """With synchronous stepping environment 0 would wait for the others for ever."""
     gate = Gate((B - 1) * T)
     config = tiny(env=behind_any(gate), engine="threads", transport="serial", envs_per_actor=B,
                   fragment_length=T, total_steps=T * B, algo=hr.APPO())  # fmt: skip
@@ -339,7 +339,7 @@ def test_an_actor_gives_the_threads_engine_its_own_pace(tiny, finish):
 
 
 def behind_any(gate: Gate) -> type[gymnasium.Env]:
-    """Whichever is stepped twice first is the slow one."""
+    """The first environment that is stepped twice is the slow one."""
     first = []
 
     class Behind(Long):

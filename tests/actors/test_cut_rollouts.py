@@ -31,7 +31,7 @@ T, B, GAMMA = 9, 4, 0.9
 
 
 class OneAction(CountingEnv):
-    """Counts alike whatever a policy draws, for there is nothing to choose."""
+    """Counts equally for any policy, because there is only one action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class OneAction(CountingEnv):
 
 
 class After:
-    """True from the ``steps``-th time on that it is asked."""
+    """Return a function that is True from its ``steps``-th call on."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.asked = steps, 0
@@ -53,7 +53,7 @@ Fill = Callable[..., Rollout]
 
 
 def filler(env, network=None, num_steps=T, **env_kwargs) -> tuple[Policy, Fill]:
-    """A policy with random weights, and what fills a poisoned slot and returns a copy of it."""
+    """Return a policy with random weights, and a function that fills a poisoned slot."""
     envs = make_vec(env, B, "auto", env_kwargs)
     _, infos = envs.reset(seed=0)
     torch.manual_seed(1)
@@ -79,7 +79,7 @@ def filler(env, network=None, num_steps=T, **env_kwargs) -> tuple[Policy, Fill]:
 
 
 def start(rollout: Rollout, n: int) -> Rollout:
-    """The fragment of the first ``n`` steps."""
+    """Return the fragment of the first ``n`` steps."""
     rows = {"obs": n + 1, "first": n + 1, "core": None, "version": None}
     parts = {
         f.name: tree.map_leaves(lambda x, f=f: x[: rows.get(f.name, n)], getattr(rollout, f.name))
@@ -92,7 +92,7 @@ STEP = ("action", "reward", "terminated", "episode_return", "episode_length", "d
 
 
 def transitions(rollouts: list[Rollout], b: int) -> dict[str, np.ndarray]:
-    """All that the valid steps of column ``b`` say, one after another."""
+    """Return the data of the valid steps of column ``b`` in succession."""
     parts: dict[str, list[Tensor]] = {name: [] for name in (*STEP, "obs", "first", "next_obs")}
     for rollout in rollouts:
         valid = ~rollout.first[1:, b]

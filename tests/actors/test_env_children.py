@@ -120,7 +120,7 @@ def test_runs_may_be_the_jobs_of_a_pool(tmp_path, start):
 
 
 def leave_a_pool_open(pipe):
-    """Return while a worker waits for a task, which it does with a lock of the pool's."""
+    """Return once a worker waits for a task, which it does with a lock of the pool."""
     leave_a_pool_open.pool = multiprocessing.Pool(1)
     assert leave_a_pool_open.pool.map(abs, [-1]) == [1]
 

@@ -40,7 +40,7 @@ NUM_KILLS = int(os.environ.get("HEADRACE_KILLS", "10"))
 
 @pytest.fixture
 def faulty(tiny, tmp_path):
-    """Trains on FaultyEnv; returns the trainer, what it said, and the error that ended it."""
+    """Trains on FaultyEnv; returns the trainer, its messages, and its final error."""
 
     def run(mode: str, once: bool = False, **settings):
         kwargs = {"mode": mode, "fail_at_step": 20}
@@ -135,7 +135,7 @@ def test_an_actor_gone_at_startup_is_an_error_and_not_a_wait_for_ever(tiny):
 
 
 class Killer(threading.Thread):
-    """Kills a random actor at random instants, each time after the last loss was made good."""
+    """Kills a random actor at random times, each time after the previous one was replaced."""
 
     def __init__(self, source: RolloutSource, count: int) -> None:
         super().__init__(daemon=True)
@@ -154,7 +154,7 @@ class Killer(threading.Thread):
 
 
 def check_whole(rollout) -> None:
-    """Every row of a CountingEnv's rollout follows from the row before it."""
+    """Check that every row of a CountingEnv's rollout follows from the previous row."""
     obs, first = rollout.obs.numpy(), rollout.first.numpy()
     valid = ~first[1:]
     env, episode, step, _ = np.moveaxis(obs[:-1], -1, 0)
@@ -176,7 +176,7 @@ def check_whole(rollout) -> None:
 
 @pytest.fixture
 def built(tiny):
-    """A spec, and its policy, which nothing else holds."""
+    """Return a spec and its policy without other references."""
 
     def build(**settings) -> tuple[ActorSpec, hr.Policy]:
         config = tiny(env=COUNTING, algo=hr.APPO(), num_actors=2, **settings)

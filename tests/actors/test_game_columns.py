@@ -37,7 +37,7 @@ ENGINES_AND_MASKS = [
 
 @dataclass
 class Told:
-    """A transition, as the environment's labels and the rollout tell it."""
+    """A transition, from the environment's labels and the rollout."""
 
     label: tuple  # game, agent, episode, step
     before: tuple  # the observation, whole
@@ -65,7 +65,7 @@ def told(rollouts: list[Rollout], b: int) -> list[Told]:
 
 
 def check_once(found: list[Told], seed: int, agent: int, length: int = LENGTH) -> None:
-    """Each (agent, episode, step) once, in order, with its own reward, end and successor."""
+    """Check that each (agent, episode, step) arrives once, in order, with its data."""
     episode = step = 0
     for one in found:
         assert one.label == (seed, agent, episode, step)
@@ -80,7 +80,7 @@ def check_once(found: list[Told], seed: int, agent: int, length: int = LENGTH) -
 
 
 def filled(envs, count: int, network=None, num_steps: int = T, seed: int = 5) -> list[Rollout]:
-    """``count`` rollouts of a random policy, in slots that were poisoned."""
+    """Return ``count`` rollouts of a random policy, from poisoned slots."""
     _, infos = envs.reset(seed=0)
     torch.manual_seed(1)
     spaces = envs.single_observation_space, envs.single_action_space
@@ -137,7 +137,7 @@ def test_returns_and_lengths_are_those_of_each_agents_episodes(network):
 
 
 def value_of(label: tuple) -> float:
-    """Any function of what an observation says."""
+    """Return an arbitrary function of an observation's labels."""
     return math.sin(1.0 + sum((k + 1.7) * x for k, x in enumerate(label[:4])))
 
 
@@ -162,7 +162,7 @@ def test_advantages_are_those_of_a_slow_reference_for_each_agent():
 
 
 def stepped(rollout: Rollout, t: int, b: int) -> tuple[tuple, float, bool]:
-    """A step's label, reward and death, from the environment alone, not from rewards and flags."""
+    """Return a step's label, reward and death from the environment's rules alone."""
     seed, agent = 5 + b // AGENTS, b % AGENTS
     _, _, episode, step, _ = rollout.obs[t, b].int().tolist()
     ends = step + 1 == counting_length(seed + agent, episode, LENGTH)
@@ -172,7 +172,7 @@ def stepped(rollout: Rollout, t: int, b: int) -> tuple[tuple, float, bool]:
 
 
 def reference(steps, gamma, lam, ratio, rho_bar, c_bar) -> dict:
-    """GAE and V-trace by their sums, over the pieces of episodes that the labels name.
+    """Compute GAE and V-trace as literal sums over the labelled pieces of episodes.
 
     Args:
         steps: of a column by row: label, reward, whether it dies. ratio: ``[T]`` of the column.
@@ -195,8 +195,10 @@ def reference(steps, gamma, lam, ratio, rho_bar, c_bar) -> dict:
 
 
 def arrived(config: hr.Config, envs: VectorEnv, num: int) -> list[Rollout]:
-    """The first rollouts of a run's one actor, by its transport; ``envs``, which are closed, show
-    its spaces and agents."""
+    """Return the first rollouts of a run's single actor over its transport.
+
+    The environments ``envs`` provide spaces and agents, and are closed.
+    """
     with contextlib.closing(envs):
         policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
         names = agents_of(envs)

@@ -55,7 +55,7 @@ hr.train(
 
 
 def ray_start(*flags: str) -> list[str]:
-    """The command that brings Ray up on a host."""
+    """Return the command that starts Ray on a host."""
     program = [sys.executable, "-m", "ray.scripts.scripts", "start"]
     return [*program, "--object-store-memory=100000000", "--disable-usage-stats", *flags]
 
@@ -75,13 +75,13 @@ def hosts(tmp_path_factory):
 
 
 def join(hosts, number: int, cores: int):
-    """Have a host join the cluster."""
+    """Let a host join the cluster."""
     flags = [f"--address={HEAD}:6379", f"--node-ip-address=10.99.0.{number}", "--block"]
     return hosts.run(number, *ray_start(*flags, f"--num-cpus={cores}"))
 
 
 class Run:
-    """The script on the first host, and what it has printed."""
+    """Run the script on the first host and return it."""
 
     def __init__(self, hosts, folder: Path) -> None:
         (folder / "script.py").write_text(SCRIPT)
@@ -102,7 +102,7 @@ class Run:
         return [json.loads(line) for line in lines if line.startswith("{") and line[-1] == "}"]
 
     def wait_until(self, found, timeout_s: float = 60.0) -> dict:
-        """The first note that ``found`` is true of, of those from now on."""
+        """Return the next note for which ``found`` is true."""
         seen, deadline = len(self.notes), time.monotonic() + timeout_s
         while True:
             for note in self.notes[seen:]:
@@ -113,7 +113,7 @@ class Run:
             time.sleep(0.05)
 
     def longest_wait_s(self, start: float, end: float) -> float:
-        """Between two results, of those in this time."""
+        """Return the rate between two results in this time."""
         times = [note["at"] for note in self.notes if start - 5 < note["at"] <= end]
         return max(b - a for a, b in itertools.pairwise(times))
 

@@ -57,7 +57,7 @@ def made_policy(network: Network) -> Policy:
 
 
 def rollouts(policy: Policy, acting, seed: int) -> list[Rollout]:
-    """Three in a row."""
+    """Return three observations in succession."""
     envs = make_vec(SpaceIdentityVectorEnv, NUM_ENVS, "auto", KWARGS)
     slab = Slab(rollout_spec(policy, NUM_STEPS, NUM_ENVS), 1, 1)
     collector, found = Collector(envs, acting, "TestEnv"), []
@@ -71,7 +71,7 @@ def rollouts(policy: Policy, acting, seed: int) -> list[Rollout]:
 
 @contextlib.contextmanager
 def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
-    """Policies for so many actors, each of which asks a thread."""
+    """Return policies for several actors, all of which use one thread."""
     store = WeightStore(spec_of(policy_weights(policy)))
     store.publish(0, 0, policy_weights(policy))
     calls = RequestChannel(calls_of(policy, num_actors, NUM_ENVS))
@@ -173,7 +173,7 @@ def test_actors_that_ask_are_sent_no_weights(tiny):
 
 
 class Watch:
-    """Compares each step that is taken with the versions that may have acted."""
+    """Compares each step with the versions that may have acted."""
 
     def __init__(self, monkeypatch, exact: bool) -> None:
         self.policies, self.num_rollouts, self.exact = {}, 0, exact
@@ -249,7 +249,7 @@ def test_a_shared_run_is_the_serial_one_to_rounding(tiny, finish, tmp_path):
 
 
 def test_whoever_is_killed_is_replaced_and_steps_stay_whole(tiny):
-    """The process that acts dies in the middle of rollouts, which lose nothing: no state either."""
+    """The inference server dies during rollouts, which lose neither steps nor state."""
     network = Network((16,), core="lstm", core_size=8)
     settings = SHARED | {
         "env": CountingVectorEnv,
@@ -326,7 +326,7 @@ def test_it_says_that_it_lives_well_before_it_counts_as_hung(tiny, monkeypatch, 
 
 
 class BreaksElsewhere(torch.nn.Module):
-    """A torso that only learners and this process can use."""
+    """A torso that only learners and the inference server can use."""
 
     def __init__(self, observation_space) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ def _is_actor() -> bool:
 
 @pytest.fixture
 def servers(tmp_path):
-    """The servers that were started so far."""
+    """Return the servers that were started so far."""
     folder = tmp_path / "servers"
     folder.mkdir()
 
@@ -263,7 +263,7 @@ def test_what_starts_while_others_end_is_found(monkeypatch):
 
 
 def test_a_process_has_ended_when_its_last_thread_has():
-    """Its first one may end before."""
+    """The first one may end before."""
     code = (
         "import ctypes, threading, time\n"
         "threading.Thread(target=time.sleep, args=(600,)).start()\n"

@@ -41,7 +41,7 @@ def spec_of(config) -> tuple:
 
 @pytest.fixture
 def opened(ray_cluster, tiny):
-    """Opens the actors of a config, which act from version 0 on."""
+    """Starts the actors of a config, which act from version 0 on."""
     made = []
 
     def run(may_be_cut=False, **settings):

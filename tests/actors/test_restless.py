@@ -38,7 +38,7 @@ ENGINES = [
 
 
 def filled(envs: VectorEnv, count: int, num_steps: int = T) -> list[Rollout]:
-    """Rollouts of a random policy, in slots that were poisoned."""
+    """Return rollouts of a random policy, from poisoned slots."""
     torch.manual_seed(1)
     policy = hr.Policy(envs.single_observation_space, envs.single_action_space)
     slab = Slab(rollout_spec(policy, num_steps, B, 0.9), 1, 1)
@@ -66,10 +66,10 @@ def played(rollouts: list[Any], world: str, seed: int) -> list[list[Entry]]:
 
 
 def check_ledger(rollouts: list[Any], world: str, seed: int) -> list[list[Entry]]:
-    """Each step of each agent once, in order, in its column, with its own reward and end.
+    """Check that each step of each agent arrives once, in order, in its column, with its data.
 
     Returns:
-        Of each column the entries that arrived.
+        The entries that arrived, by column.
     """
     arrived = []
     for b, entries in enumerate(played(rollouts, world, seed)):
@@ -147,12 +147,12 @@ def test_returns_are_those_of_a_slow_reference_of_each_agent(world, num_steps):
 
 
 def worth(seen) -> float:
-    """Any function of what an observation says."""
+    """Return an arbitrary function of an observation's labels."""
     return value_of(tuple(seen)) * 300.0 + seen[4]
 
 
 def reference(steps, gamma, lam, ratio, rho_bar, c_bar) -> list[tuple[float, float]]:
-    """GAE and V-trace of an agent's steps by their sums, each within its episode."""
+    """Compute GAE and V-trace of an agent's steps as sums within their episodes."""
     found = []
     for first, begin in enumerate(steps):
         adv, trace, discount, decay, c = 0.0, worth(begin.before), 1.0, 1.0, 1.0
@@ -181,7 +181,7 @@ ALGORITHMS = {
 
 @pytest.fixture
 def learnt(monkeypatch):
-    """The fresh batches that a run's learner takes, in order."""
+    """Return the new batches of a run's learner, in order."""
     taken = []
 
     def watched(method):

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Scheduled(CountingEnv):
-    """Notes in a folder how the thread that steps it, and one that it starts, are scheduled."""
+    """Records the scheduling policy of the stepping thread and of a new thread in a folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()

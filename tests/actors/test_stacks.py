@@ -29,7 +29,7 @@ BEGINS = ["black", "same", "goes_on", "mixed"]
 
 
 def filler(once, num_steps, engine="sync", network=None, env=Stacks, **env_kwargs):
-    """A policy, and what fills a poisoned slot that holds pictures once or whole stacks."""
+    """Return a policy, and a function that fills a poisoned slot with frames or whole stacks."""
     envs = make_vec(env, B, engine, env_kwargs)
     torch.manual_seed(1)
     network = network or Network(conv="impala_shallow")
@@ -54,7 +54,7 @@ def num_bytes(obs):
 
 
 def seen(rollout):
-    """The observations that the learner's policy is given, ``[(T + 1) * B, S, ...]``."""
+    """Return the observations of the learner's policy, ``[(T + 1) * B, S, ...]``."""
     found = stacks.flat(rollout.obs)
     return found if isinstance(found, torch.Tensor) else found["observation"]
 
@@ -111,7 +111,7 @@ def test_rollouts_that_are_cut_short_go_on_with_the_same_stacks(engine):
 
 @pytest.fixture
 def batches():
-    """A batch with pictures held once, and the same with whole stacks."""
+    """Return a batch with frames stored once, and the same with whole stacks."""
     fills = [filler(x, 7)[1] for x in (True, False)]
     return [gather([fill() for _ in range(3)]) for fill in fills]
 
@@ -209,21 +209,21 @@ def test_a_look_at_the_environment_finds_stacks(begins):
 
 
 class Colours(Stacks):
-    """Shows three channels of a new picture each, as large as a stack's."""
+    """Observes three channels of a new image each, as large as a stack's."""
 
     def _push(self, new):
         self._stack = self.np_random.integers(0, 256, self._stack.shape, dtype="u1")
 
 
 class Dark(Stacks):
-    """Is black for its first hundred steps, which might be a stack."""
+    """Is black for its first hundred steps, like a possible stack."""
 
     def _picture(self):
         return super()._picture() * 0
 
 
 class Late(Stacks):
-    """Shows its first picture after up to three steps."""
+    """Shows its first image after up to three steps."""
 
     def reset(self, **kwargs):
         super().reset(**kwargs)
@@ -284,7 +284,7 @@ def test_a_rollout_ends_where_an_episode_begins_in_a_way_that_it_can_not_hold(en
 
 
 class Jumps(Stacks):
-    """Shows all new pictures at its tenth step, which no episode begins with."""
+    """Shows only new images at its tenth step, in mid-episode."""
 
     steps = 0
 

@@ -36,7 +36,7 @@ RECURRENT = Network((8,), core="gru", core_size=8)
 
 
 def check_moves(rollouts: list[Rollout], seed: int) -> None:
-    """Each move of each game once, in its agent's column, with its own reward and end."""
+    """Check that each move of each game arrives once, in its agent's column, with its data."""
     moves = defaultdict(list)  # by game and number
     for b in range(B):
         game, agent = seed + b // AGENTS, b % AGENTS
@@ -63,7 +63,7 @@ def check_moves(rollouts: list[Rollout], seed: int) -> None:
 
 
 class Filled:
-    """Fills slots that were poisoned, and returns copies."""
+    """Fills poisoned slots, and returns copies."""
 
     def __init__(self, engine="sync", network=None, num_steps=T, env=None, **kwargs) -> None:
         self.envs = make_vec(env or CountingTurns, GAMES, engine, kwargs)
@@ -189,7 +189,7 @@ def test_advantages_are_those_of_a_slow_reference_for_each_agent(filled, num_ste
 
 
 def moved(obs: list, t: int, b: int, action: int) -> tuple[tuple, float, bool]:
-    """A move's label, reward and death, from the game's rules, not from rewards and flags."""
+    """Return a move's label, reward and death from the game's rules alone."""
     _, _, episode, step, _, move = obs[t][b]
     agent, until = b % AGENTS, obs[t + 1][b][5]
     reward = sum(3 * k + agent + 1 for k in range(move, until)) + 0.25 * action
@@ -235,7 +235,7 @@ def test_the_version_of_a_carried_move_is_that_of_the_weights_that_chose_it(fill
 
 
 class Brief(CountingTurns):
-    """Every other game is over after one move."""
+    """Every other game ends after one move."""
 
     @staticmethod
     def moves(game: int) -> int:

@@ -39,7 +39,7 @@ WHOLE = {"epochs": 1, "minibatches": 1, "lr_schedule": "constant"}  # an optimis
 
 
 def adaptive(make, threshold: float, **settings) -> hr.Config:
-    """Without statistics of observations, whose moves are drift as well."""
+    """Return a network without observation statistics, whose updates also cause divergence."""
     defaults = {"algo": hr.APPO(max_lag=1, **WHOLE), "transport": "serial", "scale_free": False}
     settings = {"weight_sync": "adaptive", "kl_threshold": threshold} | settings
     return make(**(defaults | settings))
@@ -49,7 +49,7 @@ def adaptive(make, threshold: float, **settings) -> hr.Config:
 
 
 def literal(policy, rollout) -> float:
-    """Mean of (r - 1) - log r over the valid steps of a rollout, step by step."""
+    """Return the mean of (r - 1) - log r over the valid steps of a rollout, step by step."""
     with torch.no_grad():
         log_pi = policy_outputs(policy, gather([rollout])).log_prob
     terms = []

@@ -24,7 +24,7 @@ INF = math.inf
 
 
 class Table(torch.nn.Module):
-    """A policy that is a table: logits ``[T+1, B, 3]`` and values ``[T+1, B]``."""
+    """A tabular policy: logits ``[T+1, B, 3]`` and values ``[T+1, B]``."""
 
     def __init__(self, logits: Tensor, value: Tensor) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Table(torch.nn.Module):
 
 
 def make_case(seed: int, on_policy: bool = False) -> tuple[Table, Batch, Stream, Tensor]:
-    """The policy, a batch, the same as a stream, and log pi ``[T, B]`` with its graph."""
+    """Return policy, batch, the same as a stream, and log pi ``[T, B]`` with its graph."""
     stream = random_stream(seed, 11, 6)
     g = torch.Generator().manual_seed(seed)
     logits = torch.randn(12, 6, 3, generator=g, dtype=torch.float64)
@@ -62,7 +62,7 @@ def make_case(seed: int, on_policy: bool = False) -> tuple[Table, Batch, Stream,
 
 
 def literal(correction: str, stream: Stream, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    """The policy term, a sum over steps of plain numbers times log pi, and the value targets."""
+    """Return the policy term as a sum of plain numbers times log pi, and the value targets."""
     s = SETTINGS
     if correction == "vtrace":
         bars = (s["rho_bar"], s["c_bar"], s["pg_rho_bar"])

@@ -81,7 +81,7 @@ class MyPPO(hr.PPO):
 
 
 class SameFields(hr.IMPALA):
-    """Needs no decorator, since it has no field."""
+    """Needs no decorator, since it has no fields."""
 
 
 class Undecorated(hr.A2C):
@@ -115,7 +115,7 @@ def saved(run_dir: Path | str) -> dict:
 
 @dataclass(frozen=True)
 class Reporting(LossOnly):
-    """Adds a number to what its loss reports."""
+    """Adds a number to the metrics of its loss."""
 
     def loss(self, policy, batch, state):
         loss, metrics = super().loss(policy, batch, state)
@@ -124,7 +124,7 @@ class Reporting(LossOnly):
 
 @dataclass(frozen=True)
 class Silent(LossOnly):
-    """Reports nothing that the learner reads."""
+    """Reports none of the metrics that the learner reads."""
 
     def loss(self, policy, batch, state):
         return super().loss(policy, batch, state)[0], {"mine": 1.0}

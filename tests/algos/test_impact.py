@@ -39,7 +39,7 @@ def float64_batch(seed: int) -> Batch:
 
 
 def steps(algo: IMPACT, learner: Learner, count: int, rate: float = LR) -> Iterator[Batch]:
-    """Each batch just before its optimiser step, fresh ones from the seeds 0, 1, 2 …"""
+    """Yield each batch just before its optimiser step; new ones come from the seeds 0, 1, 2 …"""
     fresh = (float64_batch(seed) for seed in range(10_000))
     while count > 0:
         for batch in algo.batches(
@@ -62,7 +62,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 def literal_visits(size: int, passes: int, count: int) -> list[tuple[int, int, int]]:
-    """Slot, which fresh batch it holds and how often that was traversed before, by lines 6, 10."""
+    """Check slot, batch and number of earlier passes, by lines 6 and 10."""
     buffer: list[dict[str, int] | None] = [None] * size
     visits, arrived = [], 0
     for t in range(count):
@@ -97,7 +97,7 @@ def check_visits(module: ModuleType) -> None:
 
 
 def check_targets(module: ModuleType) -> None:
-    """Constant over passes, from the target's version at the first; that changes when it should."""
+    """Check that targets are constant over passes, and change with the target network."""
     for t_target in (None, 5, 13):
         algo = module.IMPACT(buffer_size=3, passes=4, t_target=t_target)
         policy = make_policy(torch.float64)
@@ -124,13 +124,13 @@ def check_targets(module: ModuleType) -> None:
 
 
 def evaluated_at(t: int, size: int, passes: int) -> int:
-    """The iteration in which the batch of iteration t was fresh."""
+    """Return the iteration in which the batch of iteration t was new."""
     visits = literal_visits(size, passes, t + 1)
     return next(i for i, visit in enumerate(visits) if visit[1] == visits[-1][1])
 
 
 def check_advantage(module: ModuleType) -> None:
-    """V-trace-GAE of the target network, by the literal sums."""
+    """Compute V-trace-GAE of the target network as literal sums."""
     algo = module.IMPACT(gamma=0.9, lam=0.8, rho_bar=1.3, c_bar=0.7)
     policy, batch = make_policy(torch.float64), make_batch(11, 6, torch.float64)
     state = algo.init(policy)
@@ -153,7 +153,7 @@ def check_advantage(module: ModuleType) -> None:
 
 
 def check_loss(module: ModuleType) -> None:
-    """The sum over steps of line 8's terms in probabilities, for each ratio; its gradient."""
+    """Compute line 8 for each ratio as a sum over steps, and its gradient."""
     for ratio in ("R1", "R2", "R3"):
         algo = module.IMPACT(
             ratio=ratio, rho=1.5, clip=0.25, kl_coef=0.7, value_coef=0.6, entropy_coef=0.05

@@ -21,7 +21,7 @@ from tests.learner.test_learner import make_policy
 
 
 def on_policy_rounds(policy: Policy, num_rounds: int, size: int) -> Iterator[list[Batch]]:
-    """``size`` batches whose log-probabilities are the policy's own when the round starts."""
+    """Return ``size`` batches with the policy's log-probabilities at the start of the round."""
     for r in range(num_rounds):
         batches = [float64_batch(100 * r + i) for i in range(size)]
         yield [dataclasses.replace(b, log_prob=log_prob_of(policy, b)) for b in batches]
@@ -37,7 +37,7 @@ def impact_rounds(algo: IMPACT, num_rounds: int) -> list[Tensor]:
 
 
 def ppo_by_hand(algo: IMPACT, num_rounds: int) -> list[Tensor]:
-    """PPO over fixed minibatches in a fixed order, with torch's own optimiser."""
+    """Run PPO over fixed minibatches in a fixed order, with torch's optimiser."""
     policy = make_policy(torch.float64)
     adam = torch.optim.Adam(policy.parameters(), lr=LR, eps=algo.optimizer_eps)
     for batches in on_policy_rounds(policy, num_rounds, algo.buffer_size):
@@ -64,7 +64,7 @@ def ppo_by_hand(algo: IMPACT, num_rounds: int) -> list[Tensor]:
 
 
 def headrace_ppo(algo: IMPACT, num_rounds: int) -> list[Tensor]:
-    """The same with the targets and the loss of ``hr.PPO``."""
+    """Run the same with the targets and the loss of ``hr.PPO``."""
     shared = {
         name: getattr(algo, name)
         for name in ("gamma", "lam", "clip", "value_coef", "entropy_coef", "max_grad_norm")

@@ -17,7 +17,7 @@ from tests.learner.test_learner import make_batch
 
 
 class Recurrent(torch.nn.Module):
-    """A state that decays and takes in each observation, reset where an episode starts."""
+    """A core whose state decays and adds each observation, and is reset with each episode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Recurrent(torch.nn.Module):
 
 
 def recurrent_batch(policy: Recurrent, columns: int = 10) -> Batch:
-    """On-policy: its log-probabilities are the policy's own, from a random first state."""
+    """Return an on-policy batch from a random initial state."""
     batch = make_batch(columns=columns, dtype=torch.float64)
     g = torch.Generator().manual_seed(1)
     batch.core = (torch.randn(columns, 8, generator=g, dtype=torch.float64),)

@@ -26,12 +26,12 @@ T = 3
 
 
 def marked(first: int, count: int) -> Batch:
-    """Columns ``first`` to ``first + count - 1``."""
+    """Return columns ``first`` to ``first + count - 1``."""
     return columns(torch.arange(first, first + count))
 
 
 def columns(number: Tensor) -> Batch:
-    """Columns whose number stands in every leaf."""
+    """Return columns with their number in every leaf."""
     number = number.float()
     rows, more = number.expand(T, -1).clone(), number.expand(T + 1, -1).clone()
     return Batch(
@@ -49,7 +49,7 @@ def columns(number: Tensor) -> Batch:
 
 
 def numbers(batch: Batch) -> list[int]:
-    """The columns' numbers; every leaf of a column agrees on it."""
+    """Return the columns' numbers, and check that all leaves agree."""
     found = batch.reward[0]
     wanted = columns(found)
     for field in dataclasses.fields(Batch):
@@ -201,7 +201,7 @@ def test_concatenating_puts_columns_side_by_side_in_their_order():
 
 
 def updates(algo: hr.IMPALA, columns: int, count: int) -> list[list[int]]:
-    """The columns' numbers in each batch; update u brings ``columns * u`` and following."""
+    """Return the columns' numbers in each batch; update u adds ``columns * u`` and following."""
     state, seen = algo.init(torch.nn.Linear(1, 1)), []
     for u in range(count):
         (batch,) = algo.batches(

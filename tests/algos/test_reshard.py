@@ -25,7 +25,7 @@ State = dict[str, Any]
 
 
 def rings(num_learners: int, capacity: int, added: list[int]) -> list[State]:
-    """States of learners that added ``added[u]`` columns each, numbered by update, then learner."""
+    """Return states of learners that added ``added[u]`` columns each, in order."""
     buffers = [ReplayBuffer(capacity) for _ in range(num_learners)]
     last = 0
     for count in added:
@@ -36,7 +36,7 @@ def rings(num_learners: int, capacity: int, added: list[int]) -> list[State]:
 
 
 def reshard(states: list[State], size: int) -> list[State]:
-    """All new states; making them leaves the old ones as they were."""
+    """Return all new states, and check that the old ones are unchanged."""
     before = copy.deepcopy(states)
     made = [ReplayBuffer.reshard(states, rank, size) for rank in range(size)]
     assert same(states, before)
@@ -55,7 +55,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def stored(state: State) -> list[int]:
-    """The columns' numbers, from the oldest to the newest, by what is replaced first."""
+    """Return the columns' numbers from the oldest to the newest, by order of replacement."""
     if state["columns"] is None:
         return []
     buffer = ReplayBuffer(state["capacity"])
@@ -76,7 +76,7 @@ def joined(lists: Iterable[list[int]]) -> list[int]:
 
 
 def ages(states: list[State]) -> dict[int, int]:
-    """For each column how many came after it in its buffer."""
+    """Return for each column the number of later columns in its buffer."""
     each = [stored(state) for state in states]
     return {number: len(all_) - 1 - i for all_ in each for i, number in enumerate(all_)}
 
@@ -201,14 +201,14 @@ def test_picked_columns_come_in_the_order_asked_and_in_memory_of_their_own():
 
 
 def with_targets(first: int, count: int) -> Batch:
-    """Columns whose targets, too, say their numbers."""
+    """Return columns whose targets also contain their numbers."""
     number = torch.arange(first, first + count).float().expand(3, -1)
     params = number[..., None].repeat(1, 1, 2)
     return dataclasses.replace(marked(first, count), targets={"vs": number * 2, "params": params})
 
 
 def numbers_and_targets(batch: Batch) -> list[int]:
-    """The columns' numbers, on which targets agree as well."""
+    """Return the columns' numbers, and check that targets agree."""
     found = numbers(dataclasses.replace(batch, targets={}))
     wanted = columns(torch.tensor(found)).reward
     assert torch.equal(batch.targets["vs"], wanted * 2)
@@ -219,7 +219,7 @@ def numbers_and_targets(batch: Batch) -> list[int]:
 def visit_together(
     buffers: list[CircularBuffer], iteration: int, per_update: int, last: int
 ) -> tuple[list[int], int]:
-    """All learners' columns at an iteration, and how many columns were fresh up to now."""
+    """Return all learners' columns at an iteration, and the number of new columns so far."""
     share, seen, fresh = per_update // len(buffers), [], 0
     for rank, buffer in enumerate(buffers):
 
@@ -234,7 +234,7 @@ def visit_together(
 
 
 def slots(learners: int, iterations: int, size: int, passes: int, share: int) -> list[State]:
-    """States of learners after so many iterations, with ``share`` columns each in a batch."""
+    """Return states of learners after some iterations, with ``share`` columns per batch."""
     buffers, last = [CircularBuffer(size, passes) for _ in range(learners)], 0
     for t in range(iterations):
         _, last = visit_together(buffers, t, share * learners, last)

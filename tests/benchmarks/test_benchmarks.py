@@ -38,7 +38,7 @@ def console():
 
 
 class Measured:
-    """A measurement that notes what it was asked for, and fails for the cases in ``broken``."""
+    """A measurement that records its cases, and fails for those in ``broken``."""
 
     def __init__(self, broken: tuple[Any, ...] = ()) -> None:
         self.asked: list[Any] = []

@@ -19,7 +19,7 @@ def environments():
 
 
 class Said:
-    """In place of children: every command prints this and ends with this code."""
+    """Replaces child processes: every command prints this and exits with this code."""
 
     def __init__(self, text: str, code: int, timed_out: bool = False) -> None:
         self.commands: list[str] = []

@@ -51,7 +51,7 @@ def test_the_loop_learns_a_game_that_headrace_learns():
 
 
 def test_the_loop_obeys_masks_and_the_game_alone_does(monkeypatch):
-    """All is forbidden but one action, which is another one for each agent."""
+    """Each agent may take only one action, different from the others'."""
     games = importlib.import_module("games")
     loop = games.Loop("headrace_ssa.dominance:parallel_env", 2, 4)
     acted = []

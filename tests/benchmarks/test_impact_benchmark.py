@@ -46,7 +46,7 @@ def runs(benchmark):
 
 @pytest.fixture
 def start(impact, monkeypatch, runs, tmp_path):
-    """Starts the benchmark; its runs are noted, not done, and those named in ``broken`` fail."""
+    """Starts the benchmark with recorded instead of real runs; those in ``broken`` fail."""
     done, broken = [], set()
 
     def stand_in(run, threshold, folder, log_interval_s, children):

@@ -44,7 +44,7 @@ def pages():
 
 
 def run_of(algo: str, seed: int, curve: list, *, evaluated=LOW, task=TASK, seconds=10.0) -> dict:
-    """A file of a run whose curve has scores for returns; so has its evaluation a return."""
+    """Write the file of a run with the given scores."""
     curve = [(s, steps, LOW + score * (HIGH - LOW)) for s, steps, score in curve]
     return {
         "task": task,
@@ -166,7 +166,7 @@ def test_the_page_is_filled_in_between_its_markers(pages, tmp_path):
 
 @pytest.fixture
 def start(learning, monkeypatch, tmp_path):
-    """Starts the grid; its runs are noted, not done, and those of ``broken`` programs fail."""
+    """Starts the grid with recorded instead of real runs; those of ``broken`` programs fail."""
     done, broken = [], set()
 
     def stand_in(case, children):

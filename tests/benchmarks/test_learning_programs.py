@@ -70,7 +70,7 @@ def test_the_maze_takes_memory_and_no_more(tasks):
 
 
 def literal_advantages(reward, value, ended, gamma, lam):
-    """The sum of discounted temporal differences, until an episode's end, term by term."""
+    """Compute the sum of discounted temporal differences until an episode's end, term by term."""
     found = np.zeros_like(reward)
     for t in range(len(reward)):
         for k in range(t, len(reward)):

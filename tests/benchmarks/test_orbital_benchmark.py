@@ -33,7 +33,7 @@ def orbital(runs):
 
 @pytest.fixture
 def trains(runs, monkeypatch):
-    """Instead of the command: a recipe made small; the flags that it was given, run by run."""
+    """Replaces the command by a small recipe; returns the flags of each run."""
     asked = []
 
     def train_command(algorithm, folder, limit_s, **flags):
@@ -228,7 +228,7 @@ def test_what_snapshots_and_scripts_do_is_counted_over_training(
 
 
 def test_each_thing_that_is_done_is_told_from_the_others(study):
-    """A game in which the first player is blue, and the same one in which it is red."""
+    """Return a game in which the first player is blue, and the same one in which it is red."""
     actions = rules.Actions(2)
     own = iter([actions.first_point + 2, 1, 4, 5, 7, 11, 12, actions.first_jam + 1])
     counted = study.done(

@@ -23,7 +23,7 @@ def benchmark():
 
 
 def played(env, miss, episodes=20):
-    """Mean reward of a step that misses the target by so much."""
+    """Return the mean reward of a step that misses the target by this distance."""
     rewards = []
     for seed in range(episodes):
         env.reset(seed=seed)

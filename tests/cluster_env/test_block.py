@@ -27,12 +27,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
-    """Bytes that differ."""
+    """Return different bytes."""
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
 def check_equal(found: object, expected: object) -> None:
-    """The same structure, values and dtypes."""
+    """Check that structure, values and dtypes are equal."""
     assert type(found) is type(expected)
     if isinstance(expected, dict):
         assert list(found) == list(expected)
@@ -89,7 +89,7 @@ VALUES = {
 
 @pytest.fixture
 def exchange() -> Iterator[Any]:
-    """A Sender and a Receiver: sends a value and returns what arrives, and the message's bytes."""
+    """A Sender and a Receiver; a call sends a value and returns the result and the message."""
     ours, theirs = multiprocessing.Pipe()
     sender, receiver = ArraySender(), ArrayReceiver()
 
@@ -173,7 +173,7 @@ def test_what_was_sent_can_be_read_when_the_sender_has_gone():
 
 
 class Album(gymnasium.Env):
-    """Shows image after image, which its seed and step tell."""
+    """Shows images that follow from seed and step."""
 
     observation_space, action_space = Box(0, 255, (90, 90, 3), np.uint8), Discrete(2)
 
@@ -190,7 +190,7 @@ class Album(gymnasium.Env):
 
 
 class Still:
-    """Always does the same."""
+    """Always takes the same action."""
 
     def act(self, obs: Tensor) -> Tensor:
         assert obs.dtype == torch.uint8
@@ -218,7 +218,7 @@ def test_images_come_back_as_they_were_shown(make):
 
 
 class Changing(CountingAgent):
-    """Returns more than an action, and in each call something else."""
+    """Returns additional values that differ in each call."""
 
     calls = 0
 
@@ -237,7 +237,7 @@ EXTRAS = [
 
 
 def as_arrays(values: Any) -> Any:
-    """A tree of tensors as arrays."""
+    """Return a tree of tensors as arrays."""
     return tree.map_leaves(np.array, values)
 
 
@@ -258,7 +258,7 @@ def test_an_agent_may_return_something_else_in_each_step(make, runs_ahead):
 
 
 class Deadly:
-    """Ends the process that pickles it, once."""
+    """Kills the process that pickles it, once."""
 
     def __init__(self, once: str) -> None:
         self.once = once
@@ -270,7 +270,7 @@ class Deadly:
 
 
 class DeadlyEnv(CountingEnv):
-    """Shows an object in each step; that of the third is deadly to pickle."""
+    """Observes objects; pickling that of the third step kills the process."""
 
     def __init__(self, once: str) -> None:
         super().__init__(episode_length=9)

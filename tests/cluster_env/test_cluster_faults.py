@@ -19,7 +19,7 @@ ZEROS = np.zeros(2, int)
 
 
 def faulty(make, tmp_path, mode: str, config=None, once: bool = True, fail_at_step: int = 3):
-    """Two workers, one of which breaks once; or always."""
+    """Two workers, one of which fails once, or always."""
     kwargs = {"fail_at_step": fail_at_step, "mode": mode}
     kwargs |= {"once": str(tmp_path / "broken")} if once else {}
     envs = make(FaultyEnv, config, env_kwargs=kwargs)

@@ -18,7 +18,7 @@ CART = {"env_name": "CartPole-v1"}
 
 @pytest.fixture(autouse=True)
 def no_process(monkeypatch):
-    """Nothing may be started while a setting is refused."""
+    """Fails if anything is started while a setting is rejected."""
 
     def refuse(*_):
         raise AssertionError("a place was opened")

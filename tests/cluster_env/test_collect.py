@@ -25,7 +25,7 @@ FIELDS = ["obs", "first", "action", "log_prob", "reward", "terminated", *EPISODE
 
 
 def by_hand(envs, agent, num_steps: int, state: dict) -> dict[str, np.ndarray]:
-    """The fields of a rollout, one step at a time with the agent's actions."""
+    """Return the fields of a rollout, one step at a time with the agent's actions."""
     columns: dict[str, list] = {name: [] for name in FIELDS}
     columns["obs"].append(state["obs"])
     columns["first"].append(state["first"])
@@ -112,7 +112,7 @@ def test_whatever_else_an_agent_returns_is_in_extras_and_info(make):
 
 
 class Looking(nn.Module):
-    """Acts by the quarter that is brightest; wants images as the environment made them."""
+    """Acts by the brightest quarter, and requires images in their original format."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -98,7 +98,7 @@ def test_statistics_are_recorded_of_what_an_agent_does(make):
 
 
 def workers() -> list[psutil.Process]:
-    """Worker processes of this one; the fork server stays."""
+    """Return the worker processes of this one, without the fork server."""
     children = psutil.Process().children(recursive=True)
     return [child for child in children if child.pid not in _before]
 
@@ -108,7 +108,7 @@ _before: set[int] = set()
 
 @pytest.fixture
 def count_processes(make):
-    """Processes that were there before the test, the fork server among them."""
+    """Return the processes that existed before the test, including the fork server."""
     make(CountingEnv).launch().close()
     _before.clear()
     _before.update(child.pid for child in psutil.Process().children(recursive=True))
@@ -188,12 +188,12 @@ def test_wrappers_that_read_the_spaces_of_what_they_wrap_work_before_any_reset(m
 
 
 def same(one: Any, other: Any) -> None:
-    """Two results of reset or step are equal: values, dtypes, and keys of infos."""
+    """Check that two results of reset or step are equal: values, dtypes, and keys of infos."""
     assert env_checker.data_equivalence(one, other, exact=True), (one, other)
 
 
 def compare(envs: Any, plain: SyncVectorEnv, num_steps: int, seed: Any) -> int:
-    """Reset and step both alike; returns how many episodes ended."""
+    """Reset and step both equally; return the number of finished episodes."""
     same(envs.reset(seed=seed), plain.reset(seed=seed))
     plain.action_space.seed(1)
     ended = 0
@@ -206,7 +206,7 @@ def compare(envs: Any, plain: SyncVectorEnv, num_steps: int, seed: Any) -> int:
 
 
 def plain_of(env: Any) -> SyncVectorEnv:
-    """Four of them in this process."""
+    """Four environments in this process."""
     create = (lambda: gymnasium.make(env)) if isinstance(env, str) else env
     return SyncVectorEnv([create] * 4)
 

@@ -164,7 +164,7 @@ def test_an_iteration_delivers_every_fragment_of_a_worker_once(deadly, warned):
 
 
 class Stop(Exception):
-    """An interrupt."""
+    """Simulate an interrupt."""
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from headrace.cluster_env.parameter_fingerprint import ParameterFingerprint
 
 
 class Net(nn.Module):
-    """Every kind of thing that a module holds."""
+    """A module with every kind of content."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Extra(Net):
 
 
 class Own(Net):
-    """Shows one number more than it holds."""
+    """Returns a state with an extra number."""
 
     number = 1.0
 
@@ -52,7 +52,7 @@ class Own(Net):
 
 
 def hooked() -> Net:
-    """A hook adds what the module doesn't hold."""
+    """A hook adds data that the module lacks."""
     net = Net()
     net.aside = torch.zeros(1)
     net.body[0]._register_state_dict_hook(
@@ -62,7 +62,7 @@ def hooked() -> Net:
 
 
 def instance() -> Net:
-    """An attribute of one module makes its state."""
+    """The state depends on an attribute of a submodule."""
     net = Net()
     net.aside, own = torch.zeros(1), net.body.state_dict
     net.body.state_dict = lambda *a, **k: own(*a, **k)

@@ -19,7 +19,7 @@ from tests.cluster_env.parts import EverythingEnv, Numpy, Plain, Revealing
 
 
 class Softmax(nn.Module):
-    """One of three actions, more or less likely by the environment and the step."""
+    """One of three actions, with probabilities that depend on environment and step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Softmax(nn.Module):
 
 
 class Bell(nn.Module):
-    """Two numbers, around and as wide as an image says."""
+    """Two numbers whose distribution depends on an image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Bell(nn.Module):
 
 
 class Shows(Plain):
-    """Only acts, shows its parameters and what it says it draws from; no module of torch's."""
+    """Provides act, parameters and distribution without a torch module."""
 
     def distribution(self, obs: Tensor) -> torch.distributions.Normal:
         return torch.distributions.Normal(torch.full((len(obs),), float(self.choice[0])), 1.0)
@@ -64,7 +64,7 @@ class Shows(Plain):
 
 
 class Uncommon(Softmax):
-    """Without a formula for its KL, as mixtures are."""
+    """A distribution without a formula for its KL, like mixtures."""
 
     def distribution(self, obs: Tensor) -> torch.distributions.Distribution:
         one = torch.distributions.Categorical(torch.ones(len(obs), 1))
@@ -76,7 +76,7 @@ class Uncommon(Softmax):
 
 
 def kl_of_softmax(mine: Tensor, its: Tensor) -> float:
-    """Mean over rows of the sum over actions of p log(p / q); logits ``[n, 3]``."""
+    """Compute the mean over rows of the sum over actions of p log(p / q); logits ``[n, 3]``."""
     total = 0.0
     for row_p, row_q in zip(mine.double().tolist(), its.double().tolist(), strict=True):
         p = [math.exp(x) / sum(map(math.exp, row_p)) for x in row_p]
@@ -86,7 +86,7 @@ def kl_of_softmax(mine: Tensor, its: Tensor) -> float:
 
 
 def kl_of_bells(mine: tuple[Tensor, Tensor], its: tuple[Tensor, Tensor]) -> float:
-    """Mean over rows of the sum over dimensions, in closed form; means and deviations."""
+    """Compute the closed form of the KL, a mean over rows and sum over dimensions."""
     (m, s), (n, t) = ([x.double() for x in pair] for pair in (mine, its))
     each = (t / s).log() + (s.square() + (m - n).square()) / (2 * t.square()) - 0.5
     return float(each.sum(1).mean())
@@ -94,7 +94,7 @@ def kl_of_bells(mine: tuple[Tensor, Tensor], its: tuple[Tensor, Tensor]) -> floa
 
 @torch.no_grad()
 def learn(agent: nn.Module, seed: int = 0) -> None:
-    """Another policy."""
+    """Return another policy."""
     rng = torch.Generator().manual_seed(seed)
     for parameter in agent.parameters():
         parameter += 0.3 * torch.randn(parameter.shape, generator=rng)

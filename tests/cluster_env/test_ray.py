@@ -47,7 +47,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 def listening() -> set[tuple[int, str, int]]:
-    """(process, address, port) of what this process and all below it listen on."""
+    """Return (process, address, port) of all ports of this process and its descendants."""
     found = set()
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
@@ -58,7 +58,7 @@ def listening() -> set[tuple[int, str, int]]:
 
 
 def is_loopback(address: str) -> bool:
-    """Also as IPv6 writes it."""
+    """Return the address also in IPv6 notation."""
     parsed = ipaddress.ip_address(address)
     return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback
 
@@ -187,7 +187,7 @@ def test_two_environments_of_a_program_share_a_cluster_that_ends_with_the_last()
 
 @pytest.fixture
 def others_cluster(ray_cluster, monkeypatch):
-    """A cluster as if it had been found running."""
+    """Return a cluster that looks as if it was running before."""
     monkeypatch.setattr(RayCluster, "_address", "auto")
     return ray_cluster
 

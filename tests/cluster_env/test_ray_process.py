@@ -59,7 +59,7 @@ def test_of_what_ray_says_what_and_why_are_kept(text, told):
 
 
 class AuthenticationError(Exception):
-    """As Ray's."""
+    """Mimics an exception of Ray."""
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_why_a_program_does_not_get_in_is_told_with_what_to_do(error, words):
 
 
 class Thing:
-    """Runs in a process: it notes what it is called with, unless it has a problem."""
+    """Runs in a process and records its calls, unless it has a problem."""
 
     def __init__(self, problem: str | None) -> None:
         self.problem = problem

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Counter(nn.Module):
-    """Its action is how many observations of this episode it had seen before, modulo 3."""
+    """Its action is the number of earlier observations of this episode, modulo 3."""
 
     def __init__(self, start: int = 0) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Counter(nn.Module):
 
 
 class Recalling:
-    """Answers with the cue that its first observation showed; it isn't told when that was."""
+    """Answers with the cue of the first observation, without knowing when that was."""
 
     def initial_state(self, num_envs: int) -> Tensor:
         return torch.full((num_envs,), -1)
@@ -103,7 +103,7 @@ def test_a_reset_of_some_puts_only_theirs_back(counting):
 
 
 def unrolled(rollout: Any, seen: Tensor) -> Tensor:
-    """Compare a rollout's actions with those that follow from a state; returns the last state."""
+    """Compare a rollout's actions with those that follow from a state; return the last state."""
     for t in range(len(rollout.reward)):
         seen = torch.where(rollout.first[t], 0, seen)
         assert rollout.action[t].tolist() == (seen % 3).tolist()
@@ -191,7 +191,7 @@ def test_a_dead_workers_part_begins_anew(counting, dead):
 
 
 class Elsewhere(Tensor):
-    """As one of a GPU: NumPy can't read it before it is copied."""
+    """Mimics a tensor on a GPU, which NumPy can't read without a copy."""
 
     def __array__(self, *_: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
@@ -201,7 +201,7 @@ class Elsewhere(Tensor):
 
 
 class Learnt(Counter):
-    """Begins with what it learns; on a GPU where it learns itself."""
+    """Starts with a trained state, on a GPU in the learner."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class Learnt(Counter):
 
 
 class Arrays(Counter):
-    """Remembers in NumPy arrays."""
+    """Keeps its state in NumPy arrays."""
 
     def initial_state(self, num_envs: int) -> Any:
         return np.zeros((num_envs, 1), np.int64)
@@ -253,7 +253,7 @@ def test_a_recurrent_agent_is_told_that_it_is_not_measured(counting):
 
 
 class Short(Counter):
-    """Its state has another first dimension, as LSTMs of torch have."""
+    """Its state has another first dimension, as torch's LSTMs have."""
 
     def initial_state(self, num_envs: int) -> Any:
         return torch.zeros(1, num_envs)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 
 
 class LivingEnv(CountingEnv):
-    """Says how many steps it ever made, also in a file; fails in a certain one, once."""
+    """Observes its number of steps, also writes them to a file, and fails once at a given one."""
 
     def __init__(self, file: str = "", fail_at: int = 0) -> None:
         super().__init__(episode_length=3)
@@ -45,7 +45,7 @@ class LivingEnv(CountingEnv):
 
 
 class FailingLater(Failing):
-    """Acts once in each worker, and makes the file that it fails by."""
+    """Acts once in each worker, and creates the file that makes it fail."""
 
     def __init__(self, while_there: Path, calls: Path) -> None:
         super().__init__(while_there)
@@ -80,7 +80,7 @@ def set_to(agent: Revealing, action: int) -> None:
 
 
 def wait_for(file: Path, lines: int) -> None:
-    """Wait until the file has so many lines."""
+    """Wait until the file has this number of lines."""
     wait_until(lambda: len(file.read_text().split()) >= lines)
 
 

@@ -31,7 +31,7 @@ from tests.cluster_env.parts import (
 
 @pytest.fixture
 def sent(monkeypatch):
-    """All requests that the head sends, with the worker's name."""
+    """Return all requests of the head with the worker's name."""
     requests, send = [], LocalWorker.send
 
     def record(node, request):
@@ -85,7 +85,7 @@ def test_an_agent_that_does_not_learn_travels_once(counting, sent, agent):
 
 
 def syncs(envs, agent, num_versions: int, parameter, use: str = "step") -> list[int]:
-    """Fetches of worker 0 until each of so many versions, one request each."""
+    """Return the fetches of worker 0 until each of several versions, one request each."""
     counts = []
     for _ in range(num_versions):
         envs.step(agent) if use == "step" else envs.collect(agent, 2)
@@ -220,7 +220,7 @@ def test_an_agents_own_methods_get_what_they_gave(counting):
 
 
 def k3(log_ratio: float) -> float:
-    """The estimate for one ratio."""
+    """Return the estimate for one ratio."""
     return math.expm1(log_ratio) - log_ratio
 
 
@@ -298,7 +298,7 @@ def test_actions_are_measured_in_the_observations_that_they_were_taken_in(counti
 
 
 class Pushed(gymnasium.Env):
-    """Takes two numbers, and costs nothing else."""
+    """Has two parameters and no cost."""
 
     observation_space, action_space = Box(-1.0, 1.0, (1,)), Box(-1.0, 1.0, (2,))
 
@@ -310,7 +310,7 @@ class Pushed(gymnasium.Env):
 
 
 class Estimated(nn.Module):
-    """Says how likely actions are, and not what they were drawn from."""
+    """Returns log-probabilities without a distribution."""
 
     def __init__(self, agent: nn.Module) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from headrace.errors import WorkerFailed
 
 
 class Node:
-    """Answers at once, unless it is to hang."""
+    """Answers at once, or hangs."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self.name, self.hangs = f"worker {setup.index}.{setup.generation}", False
@@ -114,7 +114,7 @@ def test_a_worker_that_was_cut_off_before_it_was_asked_is_awaited_and_replaced(m
 
 
 class Normalising(nn.Module):
-    """A Gaussian of one number, whose log-probability is [B, 1], behind a BatchNorm."""
+    """A Gaussian of one number with log-probabilities ``[B, 1]``, behind a BatchNorm."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ OWN = {"approx_kl", "clipfrac", "entropy", "value_loss"}
 
 
 def episodes_of(returns: list[float], window: int = 5) -> Episodes:
-    """Episodes whose length is ten times their return."""
+    """Return episodes whose length is ten times their return."""
     episodes = Episodes(window)
     values = np.array([returns], np.float32)
     episodes.add(values, 10 * values)
@@ -46,7 +46,7 @@ def episodes_of(returns: list[float], window: int = 5) -> Episodes:
 
 
 class Rows(SingleLearner):
-    """Rank 0 of three learners, whose last numbers differ as told and whose others don't."""
+    """Rank 0 of three learners with given metrics of the others."""
 
     size = 3
 
@@ -78,7 +78,7 @@ def test_the_least_time_of_each_exchange_is_its_own_and_the_rest_was_waiting():
 def sleepy(
     group: ThreadGroup, sleeps_s: list[float], num_updates: int = 3
 ) -> tuple[list[Iteration], GroupState]:
-    """Updates in which each learner sleeps before a sum: the last iterations, and their sums."""
+    """Run updates in which learners sleep before a sum; return the last iterations and sums."""
     exchange = MetricsAllReduce(group)
     for _ in range(num_updates):
         with exchange.timed(), group.clock.phase("learn"):

@@ -20,7 +20,7 @@ SIZES = pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow)
 
 
 def split_by_each(algo: Any, learner: Learner, states: list[Any], batch: Batch) -> list[Batch]:
-    """Step by step, the parts that each of several learners would take, side by side.
+    """Yield the parts of each of several learners, step by step, side by side.
 
     Args:
         states: of the algorithm, one per learner.
@@ -46,7 +46,7 @@ def split_by_each(algo: Any, learner: Learner, states: list[Any], batch: Batch) 
 
 
 def train_on_parts(algo: Any, network: Network | None, size: int) -> Trace:
-    """One learner that is given what ``size`` of them would take."""
+    """Run one learner on the parts of ``size`` learners."""
     learner = make_learner(algo, network)
     seeded = [make_learner(algo.per_learner(size), network).state for _ in range(size)]
     batches, trace = stream(core_size=0 if network is None else network.core_size), Trace()

@@ -24,7 +24,7 @@ EVERY = pytest.mark.parametrize("algo", ALGOS.values(), ids=ALGOS)
 
 
 class Crash(Exception):
-    """Ends a run at once, as a dead process does: no checkpoint is written."""
+    """Stops a run at once, as a dead process does, without a checkpoint."""
 
 
 def columns(batches: list[Batch | None]) -> Tensor | None:
@@ -38,7 +38,7 @@ def columns(batches: list[Batch | None]) -> Tensor | None:
 
 
 def held(states: list[dict[str, Any]]) -> list[Tensor | None]:
-    """The columns that all learners' memories hold together: replay's sorted, IMPACT's by slot."""
+    """Return the columns of all learners' memories: replay's sorted, IMPACT's by slot."""
     if "replay" in states[0]:
         found = columns([Batch(**s["replay"]["columns"]) for s in states])
         assert found is not None

@@ -56,7 +56,7 @@ OF_TWO = ("ppo-observations", "impala-lstm", "impact-all")
 
 
 def sizes(cases: Iterable[str]) -> pytest.MarkDecorator:
-    """Three learners in all cases, of which some have nothing valid; two where it may matter."""
+    """Three learners in all cases, some with no valid steps; two where it may matter."""
     pairs = [pytest.param(case, 3, id=f"{case}-3") for case in cases]
     for case in cases:
         marks = [] if case in OF_TWO else [pytest.mark.full]
@@ -65,7 +65,7 @@ def sizes(cases: Iterable[str]) -> pytest.MarkDecorator:
 
 
 def train(case: str, group: ThreadGroup | None, dtype: torch.dtype) -> Trace:
-    """20 updates on one learner's part of the data."""
+    """Run 20 updates on one learner's part of the data."""
     algo, network = CASES[case]
     if group is None:
         learner, rank, size = make_learner(algo, network, dtype), 0, 1
@@ -146,7 +146,7 @@ def test_a_batch_without_any_valid_step_is_no_accident():
 
 
 def far_off(batch: Batch, columns: slice, by: float) -> Batch:
-    """Another behaviour policy for some columns: a large KL."""
+    """Use another behaviour policy for some columns, with a large KL."""
     batch.log_prob[:, columns] += by
     return batch
 
@@ -193,7 +193,7 @@ def test_a_learners_own_metrics_are_those_of_its_data_and_average_to_everybodys(
 
 
 def explained_far_from_zero(learner: Learner, dtype: torch.dtype) -> list[float]:
-    """The explained variance in some updates, of returns about 3000."""
+    """Return the explained variance in some updates, for returns about 3000."""
     torch.nn.init.constant_(learner.policy.value_head.bias, 3000.0)
     found = []
     for update in range(4):
@@ -245,7 +245,7 @@ def test_there_is_one_exchange_per_step_one_for_all_advantages_and_one_for_all_m
 
 
 class Multiplied(SingleLearner):
-    """So many learners that all have the same."""
+    """Run several learners on equal data."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from headrace.types import SingleLearner
 
 
 def slow_env(flag: str | None, step_s: float):
-    """An environment that takes its time; with a flag only the first one that is stepped does."""
+    """A slow environment; with a flag only the first one that is stepped is slow."""
 
     def is_first(flag: str) -> bool:
         try:
@@ -70,7 +70,7 @@ def test_a_rollout_that_takes_too_long_is_cut_and_only_its_real_steps_count(
 
 
 class Notes(SingleLearner):
-    """A group in which the others' notes are set by hand."""
+    """A group with given notes of the other learners."""
 
     size = 4
 

@@ -174,7 +174,7 @@ def test_the_run_ends_when_the_last_episodes_of_all_are_good_enough(several):
 
 @dataclasses.dataclass
 class Evaluator:
-    """Stands in for ``evaluate``: takes its time, and returns means given beforehand."""
+    """Replaces ``evaluate``: sleeps, and returns given means."""
 
     means: list[float]
     delay_s: float = 0.0

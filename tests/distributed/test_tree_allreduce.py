@@ -22,7 +22,7 @@ class Wire:
         self.boxes: dict[tuple[int, int], queue.Queue] = defaultdict(queue.Queue)
 
     def swap(self, me, clock):
-        """For the rank ``me``; ``clock[me]`` counts the messages that it waits for in turn."""
+        """Swap messages as rank ``me``; ``clock[me]`` counts the messages that it waits for."""
 
         def swap(to, out, source, into):
             at = clock[me]

@@ -30,7 +30,7 @@ HELPERS = {
 
 
 class SameReward(gym.Env[Any, Any]):
-    """Pays REWARD at each of seven steps."""
+    """Rewards each of seven steps with REWARD."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -46,7 +46,7 @@ class SameReward(gym.Env[Any, Any]):
 
 
 def listed(heading: str) -> list[str]:
-    """Files of the numbered list under a heading of the page."""
+    """Return the files of the numbered list under a heading of the page."""
     section = PAGE.split(f"### {heading}")[1].split("\n#")[0]
     return re.findall(r"^\d+\. `([\w/]+\.py)`", section, re.MULTILINE)
 
@@ -73,7 +73,7 @@ def holds_reward(value: Any, depth: int = 0) -> bool:
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], list[str]]:
-    """Files that the reward passes through, and functions in the order of their calls."""
+    """Return the files that the reward passes through, and functions in call order."""
     rewards: set[str] = set()
     calls: list[str] = []
 

@@ -16,10 +16,10 @@ BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
 
 
 def shorter(text: str, share: int = 100) -> str:
-    """The same block with a share of the steps, and half of a study's iterations.
+    """Return the block with fewer steps, and half of a study's iterations.
 
-    Of the steps 1,000 are left, or a tenth if that is less. What measures does so for half a
-    second; games of the wargame have four steps, and a league plays four of each pair.
+    It keeps 1,000 steps, or a tenth if that is less. Measurements take half a second. Games of
+    OrbitalDominance have four steps, and a league plays four games per pair.
     """
 
     def fewer(found: re.Match) -> str:
@@ -34,7 +34,7 @@ def shorter(text: str, share: int = 100) -> str:
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The arguments of each command of headrace."""
+    """Return the arguments of each command of headrace."""
     return [line.split()[1:] for line in text.splitlines() if line.startswith("headrace ")]
 
 

@@ -64,7 +64,7 @@ def test_each_example_runs_to_its_evaluation_and_leaves_no_process(name, start, 
 
 
 def session_of(script) -> list[psutil.Process]:
-    """All processes that a script started, whoever is their parent now."""
+    """Return all processes of a script's session."""
     processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -132,7 +132,7 @@ def learnt(example, monkeypatch, tmp_path):
 
 
 def stream(num_steps=40, num_envs=6):
-    """Random steps with ends of both kinds and the fillers behind them."""
+    """Return random steps with both kinds of ends, followed by reset steps."""
     generator = torch.Generator().manual_seed(3)
     reward = torch.randn(num_steps, num_envs, generator=generator)
     value = torch.randn(num_steps + 1, num_envs, generator=generator)
@@ -176,7 +176,7 @@ def test_dqn_bootstraps_after_a_truncation_only_and_never_stores_a_filler(exampl
     assert stored[4].tolist() == [True] + 6 * [False]
 
     class Linear(dqn.QNetwork):
-        """The value of either action is the observation times a weight."""
+        """A network whose two action values are the observation times a weight."""
 
         def __init__(self):
             super().__init__(1, 2)

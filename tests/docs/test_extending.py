@@ -80,7 +80,7 @@ with pytest.raises(ZeroDivisionError):
 
 
 def follow_and_run(folder: Path, code: str) -> None:
-    """Write what the page's walks write into a copy of headrace, and run code with that."""
+    """Apply the page's instructions to a copy of headrace, and run code with it."""
     walks.follow(folder)
     (folder / "use.py").write_text(code)
     places = [str(folder), str(walks.ROOT / "tests/transport"), str(walks.ROOT / "tests")]

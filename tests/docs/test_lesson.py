@@ -62,7 +62,7 @@ def test_the_commands_of_the_page_on_the_small_game_run(tmp_path):
 
 @pytest.mark.slow  # test_docs.py runs nearly the same commands of the wargame's own page
 def test_the_commands_of_the_page_on_the_wargame_run(tmp_path):
-    """With short games, few steps and few games of the league."""
+    """Return the block with short games, few steps and few games of the league."""
     league = [c for c in commands() if "runs/league" in c]
     assert len(league) == 4
     for command in league:
@@ -115,7 +115,7 @@ def test_the_recipe_and_the_page_have_the_same_settings():
 
 
 def by_the_formula(log_ratio, gamma=0.99):
-    """V-trace's sums as they are written, over all later steps, in float64."""
+    """Compute V-trace as literal sums over all later steps, in float64."""
     rho, length = log_ratio.exp().clamp(max=1.0), len(REWARD)
     delta = rho * (REWARD + gamma * VALUE[1:] - VALUE[:-1])
     vs = [

@@ -19,7 +19,7 @@ SCRIPTS = {
 
 
 def shorter(text: str) -> str:
-    """The same with a hundredth of the steps."""
+    """Return the text with a hundredth of the steps."""
     return re.sub(r"(total[_-]steps[= ])(\d+)_000", r"\g<1>\g<2>0", text)
 
 

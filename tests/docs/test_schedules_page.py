@@ -12,7 +12,7 @@ PAGE = (Path(__file__).parents[2] / "docs/schedules.md").read_text(encoding="utf
 
 
 def shorter(text: str) -> str:
-    """The same with a twentieth of the steps."""
+    """Return the text with a twentieth of the steps."""
     return text.replace("50_000", "2_500").replace("40_000", "2_000")
 
 

@@ -27,7 +27,7 @@ TRACKERLESS = ("index", "optuna", "tensorboard")  # pages of integrations that n
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """A page's code, with few steps and episodes."""
+    """Return a page's code with few steps and episodes."""
     text = (DOCS / page).read_text(encoding="utf-8")
     counts = {"total[_-](?:time)?steps": 600, "(?:n_)?(?:eval_)?episodes": 2, "n_trials": 2}
     for setting, count in counts.items():
@@ -36,7 +36,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def tool(name: str):
-    """A module of docs/_site."""
+    """Import a module of docs/_site."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"_site/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -77,7 +77,7 @@ def test_the_command_with_image_wrappers_gives_settings_that_a_run_takes():
 
 
 def short_scripts() -> list[str]:
-    """Headrace's side of the pages that train CartPole in one call each."""
+    """Return headrace's side of the pages that train CartPole in one call each."""
     pages = [f"algorithms/{name}.md" for name in ALGORITHMS]
     code = [block for page in [*pages, "migrating.md"] for block in blocks(page, "python")]
     ours = [block for block in code if "import headrace" in block]

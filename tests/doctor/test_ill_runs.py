@@ -32,7 +32,7 @@ def worthless():
 
 
 class Noisy(gymnasium.RewardWrapper):
-    """A reward that nothing explains."""
+    """A reward that no observation predicts."""
 
     def reward(self, reward):
         return float(self.np_random.normal())
@@ -43,7 +43,7 @@ def noisy():
 
 
 class Fragile(gymnasium.Wrapper):
-    """Fails at one step of 1,000, each time with another sentence."""
+    """Fails at one step of 1,000, each time with another message."""
 
     def step(self, action):
         if self.np_random.random() < 1e-3:

@@ -155,7 +155,7 @@ NATURAL = {
 
 
 def rows(count: int = 20, **changed) -> list[dict]:
-    """A run whose every result is of 1,000 steps; None: a line lacks it."""
+    """Return a run with a result every 1,000 steps; None: a line lacks it."""
     found = []
     for i in range(count):
         columns = HEALTHY | changed
@@ -432,7 +432,7 @@ BLACKJACK = (
     *(0.04, -0.16, -0.02, -0.16, 0.11, -0.07, -0.01, -0.21, -0.01, -0.07, 0.02, -0.11, 0.03),
     *(0.2, -0.12, -0.11, -0.03, -0.11, 0.03, 0.07, -0.07, -0.01, -0.02, -0.17, -0.04, -0.16),
 )
-"""Returns of a PPO that plays well: means over 100 games of win or lose."""
+"""Return returns of a PPO run that plays well: means over 100 won or lost games."""
 
 
 def test_returns_that_rise_and_fall_by_chance_are_not_lost():

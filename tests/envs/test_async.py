@@ -32,7 +32,7 @@ def opened(*args, **kwargs):
 
 
 def random_stream(envs, steps: int) -> list:
-    """Copies of all that a run of random actions returns."""
+    """Return copies of all results of a run with random actions."""
     envs.action_space.seed(1)
     rows = [tree.map_leaves(np.array, envs.reset(seed=11))]
     for _ in range(steps):
@@ -42,7 +42,7 @@ def random_stream(envs, steps: int) -> list:
 
 @pytest.fixture
 def leaves_nothing(gone):
-    """Asserts that no process is left of what the test starts."""
+    """Asserts that no process of the test is left."""
     make_vec(CountingEnv, 1, "async").close()  # the fork server stays
     before = set(psutil.Process().children(recursive=True))
     yield

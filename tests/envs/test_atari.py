@@ -29,7 +29,7 @@ SMALL = {"img_height": 210, "img_width": 160}  # the emulator's own: nothing is 
 
 @contextlib.contextmanager
 def played(game, num_envs=1, **kwargs):
-    """ale-py's environments of the recipe with some settings replaced."""
+    """Return ale-py's environments of the recipe with some settings replaced."""
     settings = PROTOCOL | kwargs
     with contextlib.closing(make_vec(game, num_envs, "native", settings)) as envs:
         yield envs
@@ -69,7 +69,7 @@ def test_a_step_is_the_brightest_of_the_last_two_of_four_frames(size, sticky):
 
 
 def test_rewards_are_the_games_own():
-    """So that clipping is learning's; the first invaders are worth 5 to 30."""
+    """Clipping is off, so that the learner does it; the first invaders are worth 5 to 30."""
     clipped = {}
     for clips in (False, True):
         with played("SpaceInvaders", reward_clipping=clips) as envs:
@@ -90,7 +90,7 @@ def test_a_game_begins_with_up_to_30_noops():
 
 
 def test_an_episode_ends_with_each_life_and_the_game_goes_on():
-    """After a life's end a filler is a no-op in the same game; after the last one it is a reset."""
+    """After a lost life a reset step is a no-op in the same game; after the last one it resets."""
     slow, actions = SlowGame("breakout", 3, side=(210, 160)), np.random.default_rng(2)
     lives, games, wait_for = 0, 0, None
     with played("Breakout", **SMALL) as envs:
@@ -119,7 +119,7 @@ def test_an_episode_ends_with_each_life_and_the_game_goes_on():
 
 
 class TwiceDead(VectorEnv):
-    """Flags every step; two games, and says which were reset."""
+    """Flags every step of two games, and reports which were reset."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
     num_envs = 2
@@ -160,7 +160,7 @@ def test_a_game_that_ends_while_nobody_plays_is_reset(cut):
 
 
 class Scripted(hr.Policy):
-    """Plays fixed actions, whatever it sees."""
+    """Plays fixed actions, whatever it observes."""
 
     def predict(self, obs, state=None, *args, **kwargs):
         state = 0 if state is None else state

@@ -26,7 +26,7 @@ def taken(env, **settings) -> str:
 
 
 class Wider(CountingVectorEnv):
-    """Its observations are others than the single environment's."""
+    """Its observations differ from the single environment's."""
 
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs)

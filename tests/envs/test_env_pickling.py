@@ -16,7 +16,7 @@ from headrace.errors import ConfigError
 
 
 def over(value, how):
-    """A factory that holds a value in one of several ways, and the name that the message gives."""
+    """Return a factory that holds a value in one of several ways, and the name in the message."""
 
     def closure():
         return gymnasium.make("CartPole-v1") if value else None

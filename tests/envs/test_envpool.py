@@ -38,7 +38,7 @@ def test_actions_of_another_shape_are_refused_by_each_pool():
 
 
 def assert_same(ours, theirs):
-    """Two results of a step or reset, infos and dtypes included."""
+    """Check that two results of a step or reset are equal, including infos and dtypes."""
     assert len(ours) == len(theirs)
     tree.map_leaves(assert_equal, *(tuple(map(sorted_, one)) for one in (ours, theirs)))
 
@@ -49,7 +49,7 @@ def assert_equal(one, other):
 
 
 def sorted_(told):
-    """Dicts in the order of their names, as trees are compared in order."""
+    """Return dicts in the order of their names, as trees are compared in order."""
     if not isinstance(told, dict):
         return told
     return {name: sorted_(told[name]) for name in sorted(told)}

@@ -39,7 +39,7 @@ ENGINES = ("sync", "threads", "async")
 
 
 def forms(action):
-    """The type, dtype and shape of each part."""
+    """Return the type, dtype and shape of each part."""
     return tree.map_leaves(lambda x: (type(x), np.asarray(x).dtype, np.shape(x)), action)
 
 

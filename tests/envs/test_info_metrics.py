@@ -17,7 +17,7 @@ from headrace.envs.info_metrics import MAX_NAMES, InfoMetrics, means_of, written
 
 
 def collected(envs, chosen=None, num_steps=3 * (STEPS + 1)) -> dict[str, float]:
-    """The means over the episodes of some steps."""
+    """Return the means over the episodes of some steps."""
     metrics = InfoMetrics(envs.num_envs, written(chosen))
     with contextlib.closing(envs):
         envs.reset(seed=0)

@@ -19,7 +19,7 @@ from headrace.errors import ConfigError
 
 
 class StandIn:
-    """Behaves as Lab: refuses observations once an episode has ended; lasts 40 frames."""
+    """Stand-in for Lab: rejects observations after an episode's end, and lasts 40 frames."""
 
     def __init__(self, level, observations, config):
         self.level, self.observed, self.config = level, observations, config
@@ -52,7 +52,7 @@ class StandIn:
 
 
 def lab(**settings):
-    """An environment on a stand-in, and that."""
+    """Return an environment on a stand-in, and the stand-in."""
     env = DeepMindLab("rooms_watermaze", lab=StandIn, **settings)
     return env, env._lab
 

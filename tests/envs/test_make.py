@@ -29,7 +29,7 @@ def engine_of(*args, **kwargs) -> type:
 
 @pytest.fixture
 def registered():
-    """A Gymnasium id of this test's own, made by CountingEnv."""
+    """Gymnasium id of this test, for CountingEnv."""
     env_id = "HeadraceCounting-v0"
     gymnasium.register(env_id, "worlds:CountingEnv", max_episode_steps=4)
     yield env_id

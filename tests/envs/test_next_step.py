@@ -116,7 +116,7 @@ class Stream:
 
 
 def play(envs: VectorEnv, steps: int, seed: int = SEED, disturb: bool = False) -> Stream:
-    """Random actions; ``disturb`` changes those of fillers only. Keeps a copy of each step."""
+    """Take random actions and copy each step; ``disturb`` changes those of reset steps only."""
     rng = np.random.default_rng(0)
     num_actions = envs.single_action_space.n
     obs, _ = envs.reset(seed=seed)
@@ -320,7 +320,7 @@ def test_a_missing_final_observation_is_reported():
 
 
 class NestedCountingEnv(CountingEnv):
-    """The count in nested observations: a dict, or a tuple."""
+    """Show the count in nested observations: a dict, or a tuple."""
 
     def __init__(self, as_tuple: bool) -> None:
         super().__init__()

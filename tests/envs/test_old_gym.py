@@ -13,7 +13,7 @@ from headrace.errors import ConfigError
 
 
 class OldEnv:
-    """Gym's interface before 0.26, with a seed where it is made; episodes of three steps."""
+    """Gym's interface before 0.26 with a seed in its constructor; episodes of three steps."""
 
     metadata = None
     observation_space = SimpleNamespace(
@@ -60,7 +60,7 @@ class SeededEnv(OldEnv):
 
 
 class LateGymEnv(OldEnv):
-    """Gym 0.26: Gymnasium's methods, but no class of Gymnasium's."""
+    """Gym 0.26: Gymnasium's methods, but no Gymnasium class."""
 
     def __init__(self) -> None:
         super().__init__()

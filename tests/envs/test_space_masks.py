@@ -30,7 +30,7 @@ from tests.envs.space_oracles import (
 
 
 def random_actions(envs, allowed, rng) -> Any:
-    """Uniform over what is allowed (``[B, num_mask]``), over everything where it is None."""
+    """Return uniform probabilities over allowed actions (``[B, num_mask]``), or over all."""
     space, actions = envs.single_action_space, []
     for i in range(envs.num_envs):
         action = space.sample()
@@ -52,7 +52,7 @@ def random_actions(envs, allowed, rng) -> Any:
 
 
 def put(space: gymnasium.Space, action: Any, leaf: gymnasium.Space, value: Any) -> Any:
-    """``action`` with ``value`` in the place of ``leaf``, for scalars that can't be assigned to."""
+    """Return ``action`` with ``leaf`` replaced, also for scalars."""
     if space is leaf:
         return value
     if isinstance(space, Dict):

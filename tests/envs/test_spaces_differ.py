@@ -26,7 +26,7 @@ class Drawn(gymnasium.Env):
 
     Args:
         what: key of ``OTHERS``. index: of this environment. at: of the first that differs.
-        resets: after so many resets it replaces the space; 0: never.
+        resets: number of resets before it replaces the space; 0: never.
     """
 
     def __init__(self, what, index=0, at=1, resets=0):

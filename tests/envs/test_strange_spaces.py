@@ -98,7 +98,7 @@ def finite(policy):
 
 
 def train_and_load(tiny, finish, env):
-    """Both ends of a run: the policy that it trained, and the one that comes from its files."""
+    """Return the trained policy, and the one that is loaded from its files."""
     config = tiny(env=env, transport="serial", envs_per_actor=2, total_steps=16)
     trainer, results = finish(config)
     assert results
@@ -212,7 +212,7 @@ def test_what_no_policy_does_is_named(space, words):
 
 
 class OnlyOneEnv(StrangeEnv):
-    """A simulator that runs once in a process."""
+    """A simulator that runs only once per process."""
 
     running = 0
 

@@ -25,7 +25,7 @@ def threads_of_environments() -> list[threading.Thread]:
 
 @pytest.fixture
 def leaves_nothing():
-    """Asserts that no thread is left of what the test starts."""
+    """Asserts that no thread of the test is left."""
     before = set(threads_of_environments())
     yield
     gc.collect()
@@ -65,7 +65,7 @@ def test_seeds_may_be_given_one_by_one_or_not_at_all():
 
 
 class Telling(CountingEnv):
-    """Notes in which thread it is made and used, and says it in its infos."""
+    """Records the threads that create and use it, and reports them in its infos."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from headrace.spaces.masks import MASK
 
 
 class Told(gymnasium.Env):
-    """Shows the middle of its space, and remembers what it was given."""
+    """Observes the middle of its space, and records actions."""
 
     def __init__(self, observation_space: Any, action_space: Any, info: dict | None = None) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -38,7 +38,7 @@ class Told(gymnasium.Env):
 def joined(
     *spaces: tuple[Any, Any], shown: bool = False, infos: dict | None = None
 ) -> list[UnifiedTask]:
-    """The environments of these spaces, as they are joined."""
+    """Return the unified environments of these spaces."""
     made = [Told(*each, info=infos) for each in spaces]
     names = [f"Task{i}" for i in range(len(made))]
     creators = []

@@ -22,7 +22,7 @@ from headrace.trainer import start
 
 
 class Screens(gymnasium.Env):
-    """A picture, and a word that says nothing."""
+    """An image, and a meaningless word."""
 
     observation_space = Dict(screen=Box(0, 255, (48, 64, 3), np.uint8), noise=Discrete(5))
     action_space = Box(0.0, 10.0, (2,))

@@ -124,7 +124,7 @@ def test_a_run_learns_evaluates_resumes_and_is_loaded(tmp_path, capsys):
 
 
 class Guess:
-    """In turns: who names what it is shown is rewarded, at the other's next move only."""
+    """Turn-based game that rewards naming the observation, at the other's next move."""
 
     possible_agents = ["a", "b"]  # noqa: RUF012
     metadata = {}  # noqa: RUF012
@@ -179,7 +179,7 @@ def test_a_game_in_turns_is_learnt_though_rewards_come_late(tmp_path):
 
 
 class Leaving(Matching):
-    """Its left agent goes at step 3: with an end that stays, or without a word."""
+    """Its left agent leaves at step 3: with repeated end flags, or without any."""
 
     def __init__(self, lingers: bool) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ def test_who_is_taken_out_before_its_turn_is_told_its_end_and_last_rewards(mute)
 
 
 class Back(CountingTurns):
-    """Agent 0 dies of its first move, and is back once all others have moved; 8 moves."""
+    """Agent 0 dies at its first move, and returns once all others have moved; 8 moves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +314,7 @@ def test_what_a_callable_returns_is_recognised():
 
 
 class ShowsAll(Matching):
-    """Its reset shows something to both, and only the right one plays."""
+    """Its reset observes both agents, but only the right one plays."""
 
     def reset(self, seed=None, options=None):
         obs, infos = super().reset(seed, options)

@@ -35,7 +35,7 @@ from headrace.studies.scores.references import random_returns
 
 
 class Native(VectorEnv):
-    """Two agents a game, natively vectorised; the second one is there in every other game only."""
+    """Two agents per game, natively vectorised; the second one is absent in every other game."""
 
     agents = ("here", "seldom")
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -102,7 +102,7 @@ def test_an_evaluation_is_of_each_agents_episodes(env):
 
 @pytest.mark.parametrize("env", [Restless, RestlessTurns, RestlessVector])
 def test_an_evaluation_is_of_the_first_episode_of_each_agent_in_each_game(env):
-    """Whoever comes and goes, by a literal loop over the games."""
+    """Return results of joining and leaving agents, by a literal loop over the games."""
     found = probe(env, "auto", {}, 0)
     policy = hr.Policy(found.observation_space, found.action_space)
     played = hr.evaluate(policy, env, 3, seed=11)
@@ -133,7 +133,7 @@ def test_a_video_shows_one_whole_game(env, tmp_path):
 
 
 class Revived(CountingTurns):
-    """0 is out after its move, 1 before it had any; then 0 is back, and moves 5 times more."""
+    """0 ends after its move, 1 before any; then 0 returns, and moves 5 times more."""
 
     def reset(self, seed=None, options=None):
         super().reset(seed, options)
@@ -173,7 +173,7 @@ def test_a_match_counts_a_game_once_though_all_who_have_moved_are_out():
 
 
 class Alone(Matching):
-    """Its right agent never comes."""
+    """Its right agent never joins."""
 
     def reset(self, seed=None, options=None):
         obs, infos = super().reset(seed, options)
@@ -193,7 +193,7 @@ def test_an_evaluation_ends_though_an_agent_never_comes():
 
 
 class Instance(Native):
-    """Says whose its columns are once it is made."""
+    """Declares its columns only after its construction."""
 
     agents = property(lambda self: ("here", "seldom"))
 

@@ -106,7 +106,7 @@ def test_opponents_fill_up_games_however_many_columns_learn(tiny, opponents):
 
 
 class Idle(CountingTurns):
-    """Its last agent is never asked."""
+    """Its last agent never moves."""
 
     def _select(self):
         super()._select()
@@ -201,7 +201,7 @@ class Seldom(CountingTurns):
 
 
 class Widow(CountingTurns):
-    """Agent 0 dies early in a game of many moves."""
+    """Agent 0 dies early in a long game."""
 
     lives = staticmethod(lambda game: 1)
     moves = staticmethod(lambda game: 60)
@@ -249,7 +249,7 @@ class OfGymInTurns(CountingTurns):
 
 
 class Short(Matching):
-    """Its mask has one number, which would do for all three actions."""
+    """Its mask has one number, which broadcasts to all three actions."""
 
     mask = (1,)
 

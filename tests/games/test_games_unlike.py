@@ -112,7 +112,7 @@ def test_policies_of_their_own_learn_and_play_by_their_agents_spaces(tmp_path, e
 
 
 def _score(policy: hr.Policy, game: Unlike, agent: str) -> float:
-    """Its return of a game, by what it sees alone; also of several observations at once."""
+    """Return a policy's return of a game from its observation; also for several observations."""
     obs, state, total = game.reset(seed=3)[0][agent], None, 0.0
     for _ in range(4):
         action, state = policy.predict(obs, state)

@@ -28,7 +28,7 @@ FILES: dict[str, Any] = {"policy.safetensors": lambda file: file.write(b"x")}
 
 
 class Member:
-    """A run's membership without the run."""
+    """The league run of a training run, without the training run."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         games = Pennies()
@@ -177,7 +177,7 @@ def test_games_that_a_disk_refuses_are_kept_and_no_line_is_cut(tmp_path: Path) -
 
 
 def test_offsets_are_those_of_whole_lines(tmp_path: Path) -> None:
-    """One by one, byte by byte: no game is counted twice or left out."""
+    """Check byte by byte that no game is counted twice or left out."""
     path = tmp_path / "runs/r/games-w.jsonl"
     path.parent.mkdir(parents=True)
     text = b"".join(b'{"s-%d": [%d, 1.0]}\n' % (i % 2, i + 1) for i in range(12))
@@ -195,7 +195,7 @@ def test_offsets_are_those_of_whole_lines(tmp_path: Path) -> None:
 
 
 def _went_on(tmp_path: Path, **settings: Any) -> tuple[Path, dict[str, Any], Member]:
-    """A run with a checkpoint after 200 steps, that crashed after 400 and is resumed."""
+    """Return a run with a checkpoint after 200 steps that crashed after 400 and is resumed."""
     first = Member(tmp_path / "x", **settings)
     folder = Path(settings.get("league", tmp_path / "x" / "league"))
     first.begin()
@@ -268,7 +268,7 @@ def test_an_opponent_that_cannot_be_read_is_drawn_no_more(tmp_path: Path) -> Non
 
 
 def test_policies_that_play_are_never_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that wait for their turn, with what they remember."""
+    """Return also columns that wait for their turn, with their state."""
     from headrace.games import frozen_opponents as module
 
     monkeypatch.setattr(module, "_LOADED", 2)

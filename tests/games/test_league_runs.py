@@ -60,7 +60,7 @@ def test_a_run_leaves_snapshots_standings_and_games(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_goes_on_exactly_with_the_same_league(tmp_path: Path) -> None:
-    """Bit for bit, although games and snapshots behind the checkpoint are lost with a crash."""
+    """Runs resume bit for bit, although later games and snapshots are lost with a crash."""
     how: dict[str, Any] = {"deterministic": True, "checkpoint_interval": 600, "seed": 5}
     train(tmp_path / "whole", total_steps=2700, **how)
     train(tmp_path / "cut" / "whole", total_steps=2350, **how)
@@ -123,12 +123,12 @@ def test_an_exploiter_learns_against_one_policy_and_beats_it(tmp_path: Path) -> 
 
 
 class Coins(Pennies):
-    """Another game of the same spaces."""
+    """Another game with the same spaces."""
 
 
 @pytest.mark.parametrize("other", [{"env_kwargs": {"rounds": 2}}, {"env": Coins}])
 def test_who_is_exploited_plays_the_same_game(tmp_path: Path, other: dict[str, Any]) -> None:
-    """Also where the spaces are the same."""
+    """Also if the spaces are the same."""
     train(tmp_path / "x", total_steps=100)
     known = {"env": Pennies, "exploit": str(tmp_path / "x"), "run_dir": str(tmp_path / "y")}
     config = hr.Config(**{**known, **SIZES, **other})
@@ -137,7 +137,7 @@ def test_who_is_exploited_plays_the_same_game(tmp_path: Path, other: dict[str, A
 
 
 class Paired(Pennies):
-    """Takes what JSON has in another form."""
+    """Has an argument that changes in JSON."""
 
     def __init__(self, num_envs: int = 1, pair: Any = (), **given: Any) -> None:
         super().__init__(num_envs, **given)

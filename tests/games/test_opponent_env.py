@@ -27,10 +27,10 @@ SPACES = Box(0.0, 1e6, (4,), np.float32), Discrete(10)
 
 
 class Ledger(VectorEnv):
-    """Games of 2 to 4 steps in which every number says what it is.
+    """Games of 2 to 4 steps in which every number identifies itself.
 
     An observation is (game, agent, episode, step); the reward of a step is
-    ``1000 agent + 100 episode + 10 step + action``, less the mean over the game's agents.
+    ``1000 agent + 100 episode + 10 step + action``, minus the mean over the game's agents.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -68,7 +68,7 @@ class Ledger(VectorEnv):
         return np.stack(rows, -1).reshape(self.num_envs, 4).astype(np.float32)
 
     def _mask(self) -> np.ndarray:
-        """Agent ``a`` may do ``a``, and what is 5 more."""
+        """Agent ``a`` may take ``a`` and ``a + 5``."""
         mask = np.zeros((self.num_envs, 10), np.int8)
         agent = np.tile(np.arange(self._shape[1]), self._shape[0])
         mask[np.arange(self.num_envs), agent] = mask[np.arange(self.num_envs), agent + 5] = 1
@@ -113,7 +113,7 @@ def seats(games: Any, columns: int, text: str, draw: Any) -> OpponentEnv:
 
 
 def test_every_step_of_the_learners_seats_arrives_once_with_its_own_reward() -> None:
-    """3 games of every seat and 5 of one, for 60 steps: each number is the one that was made."""
+    """3 games with all seats and 5 with one, for 60 steps: each number is the expected one."""
     games = Ledger(8)
     envs = seats(games, 3 * 3 + 5, "latest:0.65,pfsp:0.35", Fixed("0", "1"))
     obs, infos = envs.reset(seed=0)
@@ -147,9 +147,9 @@ def test_every_step_of_the_learners_seats_arrives_once_with_its_own_reward() -> 
     [{}, {"normalize_observations": True}, {"core": "gru", "core_size": 4}, {"hidden": (5, 6)}],
 )
 def test_frozen_seats_play_what_their_policies_say(network: dict[str, Any]) -> None:
-    """Each frozen column's action is drawn from its snapshot's own distribution and mask.
+    """Each frozen column's action is drawn from its snapshot's distribution and mask.
 
-    Both snapshots are of one network, or one has another shape.
+    Both snapshots have the same network, or one has another shape.
     """
 
     def load(path: Path) -> Policy:
@@ -182,7 +182,7 @@ def test_frozen_seats_play_what_their_policies_say(network: dict[str, Any]) -> N
 
 
 def test_the_result_is_told_for_the_learners_seat() -> None:
-    """By construction agent 1 always beats agent 0, whose number is lower."""
+    """Agent 1 always beats agent 0."""
     draw = Fixed("a", "b", load=lambda path: policy(0))
     envs = seats(Ledger(2, agents=2), 2, "pfsp", draw)
     obs, _ = envs.reset(seed=0)
@@ -195,7 +195,7 @@ def test_the_result_is_told_for_the_learners_seat() -> None:
 
 
 def test_a_recurrent_opponent_begins_each_game_without_memory() -> None:
-    """Whatever it met before, it does the same in the same game: states are its column's own."""
+    """Recurrent state belongs to the column: equal games have equal actions."""
     memory = {"core": "lstm", "core_size": 8, "previous_action_reward": True}
 
     def run(games_before: int) -> list[Any]:
@@ -271,7 +271,7 @@ def test_unfair_rewards_are_refused_with_agents_and_step() -> None:
 
 @pytest.mark.parametrize("error", [CheckpointError, ConfigError])
 def test_an_opponent_that_cannot_be_read_is_drawn_again(error: type[Exception]) -> None:
-    """It is gone, or its code can't be imported here."""
+    """It is missing, or its code can't be imported here."""
 
     def load(path: Path) -> Policy:
         if path.name == "gone":
@@ -284,7 +284,7 @@ def test_an_opponent_that_cannot_be_read_is_drawn_again(error: type[Exception]) 
 
 
 def test_many_snapshots_may_play_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is read once while it plays, and those that don't play are let go."""
+    """Each is read once while it plays, and inactive ones are released."""
     from headrace.games import frozen_opponents
 
     monkeypatch.setattr(frozen_opponents, "_LOADED", 2)

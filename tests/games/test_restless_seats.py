@@ -24,7 +24,7 @@ COLUMNS = BOTH * len(NAMES) + ALONE
 
 
 def made(world: Any) -> tuple[Any, Fixed]:
-    """Two games of every seat, and three of one."""
+    """Return two games with all seats, and three with one."""
     games: Any = make_vec(world, BOTH + ALONE, "sync")
 
     def load(path: Path) -> Policy:
@@ -38,7 +38,7 @@ def made(world: Any) -> tuple[Any, Fixed]:
 
 
 def steps_of(envs: Any, rounds: int) -> list[list[tuple[Entry, int]]]:
-    """By column, with the action; no fillers."""
+    """Return steps by column with the action, without reset steps."""
     obs, infos = envs.reset(seed=SEED)
     rng, steps = np.random.default_rng(0), [list[tuple[Entry, int]]() for _ in range(COLUMNS)]
     sees, gone, rows = np.array(obs), np.array(infos[ABSENT]), np.arange(COLUMNS)

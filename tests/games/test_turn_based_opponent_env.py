@@ -34,7 +34,7 @@ def made(games: int, columns: int, text: str, **kwargs: Any) -> tuple[OpponentEn
 
 
 def run(envs: OpponentEnv, rounds: int, masked: bool = False) -> list[list[tuple[Any, ...]]]:
-    """By column: (label before, action, reward, terminated, truncated, label after), no fillers."""
+    """Return (label before, action, reward, terminated, truncated, label after) by column."""
     obs, infos = envs.reset(seed=0)
     rng, count = np.random.default_rng(0), envs.num_envs
     label, gone = np.array(obs), np.array(infos[ABSENT])
@@ -60,7 +60,7 @@ def run(envs: OpponentEnv, rounds: int, masked: bool = False) -> list[list[tuple
 
 
 def check(steps: list[tuple[Any, ...]]) -> list[tuple[int, int]]:
-    """Each step of the column's seat once with its own reward; returns games and seats."""
+    """Check that each step of a column's seat arrives once; return games and seats."""
     played, before = [], None
     for label, action, reward, terminated, truncated, after in steps:
         _, agent, game, age, _, move = map(int, label)
@@ -102,7 +102,7 @@ def test_each_move_of_the_learners_seats_arrives_once(mask: str) -> None:
 
 
 def test_the_learners_result_is_that_of_its_seat() -> None:
-    """Agent 2 is rewarded more than the others' mean, agent 0 less, and dies early."""
+    """Agent 2 gets more than the others' mean, agent 0 less, and agent 0 dies early."""
     envs, draw = made(3, 3, "uniform")
     told: list[tuple[int, float]] = []
     matches = envs._matches

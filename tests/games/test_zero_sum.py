@@ -25,7 +25,7 @@ def test_a_promise_of_zero_sum_is_held(tmp_path: Path) -> None:
 
 
 class FairTurns(CountingTurns):
-    """Every second game is over before some have a turn; whoever moves pays the others."""
+    """Every second game ends before some have a turn; the moving agent pays the others."""
 
     def __init__(self, bonus: float = 0.0) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class FairTurns(CountingTurns):
 
 @pytest.mark.parametrize("abrupt", [False, True])
 def test_zero_sum_in_turns_is_of_a_whole_game(abrupt: bool) -> None:
-    """Also with what an agent was rewarded with before its first move, or without a turn."""
+    """Includes rewards before an agent's first move, or without a turn."""
 
     class Game(FairTurns):
         def _select(self) -> None:

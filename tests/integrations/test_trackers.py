@@ -28,7 +28,7 @@ PAGES = Path(__file__).parents[2] / "docs/integrations"
 
 @pytest.fixture(autouse=True)
 def nothing_drawn():
-    """In place of the other tests' fixture: here pictures are what trackers are given."""
+    """Enables plots, unlike in other tests, because trackers receive them."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def offline_and_installed(monkeypatch, tmp_path):
 
 @pytest.fixture
 def package(request):
-    """The package of a test; missing, it fails where the tests are required."""
+    """Imports the package of a test; if missing, it fails where the tests are required."""
     if importlib.util.find_spec(request.param) is None:
         if os.environ.get("HEADRACE_INTEGRATION_TESTS") == "required":
             pytest.fail(f"{request.param} isn't installed")
@@ -52,7 +52,7 @@ def package(request):
 
 @pytest.fixture
 def train(tiny):
-    """Trains for a moment with a callback; what summary.json holds."""
+    """Trains briefly with a callback; returns the contents of summary.json."""
 
     def run(callback, **settings) -> dict:
         config = tiny(eval_episodes=2, transport="serial", **settings)
@@ -78,7 +78,7 @@ class BreaksDown:
 
 
 def written(file: Path) -> list[bytes]:
-    """The records of a file that wandb wrote: LevelDB's log format behind a header of 7 bytes."""
+    """Yield the records of wandb's file: LevelDB's log format after a header of 7 bytes."""
     data, at, records, whole = file.read_bytes(), 7, [], b""
     while at + 7 <= len(data):
         if 32768 - at % 32768 < 7:  # the end of a block, in which no record begins
@@ -93,7 +93,7 @@ def written(file: Path) -> list[bytes]:
 
 
 def recorded(folder: Path) -> tuple[list[dict], dict, dict, int]:
-    """History, summary, settings and exit code, of the one file that wandb wrote offline."""
+    """Return history, summary, settings and exit code of wandb's offline file."""
     from wandb.proto import wandb_internal_pb2
 
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
@@ -285,7 +285,7 @@ def test_the_code_of_its_page_runs(tmp_path, monkeypatch, package, request):
 
 @pytest.fixture
 def nowhere():
-    """An address at which nothing listens."""
+    """Returns an address at which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{probe.getsockname()[1]}"

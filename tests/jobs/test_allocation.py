@@ -25,7 +25,7 @@ EXITED = "srun: error: node2: task 1: Exited with exit code 2"
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """Two nodes, in whose name srun says this."""
+    """Return an allocation of two nodes, for which srun prints this."""
 
     def begin(first: str | bytes, second: str = "", pause_s: float = 0.0) -> Allocation:
         (tmp_path / "first").write_bytes(first if isinstance(first, bytes) else first.encode())

@@ -101,7 +101,7 @@ def test_settings_are_checked_for_the_place_where_they_are_to_hold():
 
 @pytest.fixture
 def on_lost_cluster(tiny):
-    """The directory of a run that was begun on a cluster, which is gone."""
+    """Return the directory of a run that started on a cluster, which no longer exists."""
     config = tiny(algo=hr.APPO(), transport="serial")
     with hr.Trainer(config) as trainer:
         list(trainer)

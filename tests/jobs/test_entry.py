@@ -37,7 +37,7 @@ def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint_of_its_own(tmp_p
 
 @pytest.fixture
 def fails(tmp_path, monkeypatch):
-    """Runs orders that note a start and fail with status 3; returns status and starts so far."""
+    """Runs commands that record a start and exit with status 3; returns status and starts."""
     monkeypatch.setattr(entry, "RUNS", str(tmp_path))
     monkeypatch.setattr(entry, "_LOST_S", 0.0)
     orders = JobSpec(["sh", "-c", f"echo >> {tmp_path}/starts; exit 3"], [], [])

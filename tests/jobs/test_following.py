@@ -48,7 +48,7 @@ def status(stage: str, end: str = "", reason: str = "") -> str:
 
 
 def pods(*found: dict, kind: str = "head", cluster: str = "x-1") -> str:
-    """A list of pods of one kind with these states."""
+    """Return a list of pods of one kind with these states."""
     about = {"name": kind, "of": (kind, cluster)}
     return json.dumps({"items": [{"metadata": about, "status": one} for one in found]})
 
@@ -68,7 +68,7 @@ RUNNING, DONE = status("Running", "RUNNING"), status("Complete", "SUCCEEDED")
 
 @pytest.fixture
 def kubectl(tmp_path, monkeypatch):
-    """Puts a kubectl on the path with these answers; returns what it was called with."""
+    """Puts a kubectl with these answers on the path; returns its calls."""
     monkeypatch.setattr(following, "_LOOK_S", 0.05)
     monkeypatch.setattr(following, "_PAUSE_S", 0.01)
     before = signal.getsignal(signal.SIGTERM)

@@ -37,7 +37,7 @@ SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
 class Nodes:
-    """Stands for the allocation's; what a test wants happens as they begin and end."""
+    """Replaces the allocation's processes, with callbacks at their start and end."""
 
     hosts = ("node1", "node2")
     ray = Ray("127.0.0.1:1", "secret")
@@ -62,7 +62,7 @@ class Nodes:
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """Runs a job of a shell command on nodes; returns its exit status and whether it was queued."""
+    """Runs a job of a shell command; returns its exit status and whether it was requeued."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -89,7 +89,7 @@ def job(tmp_path, monkeypatch):
 
 @pytest.fixture
 def send():
-    """Sends this process a signal, or calls something, once the command has begun."""
+    """Sends this process a signal, or calls something, once the command has started."""
     threads = []
 
     def later(what: signal.Signals | Callable, count: int = 1, pause_s: float = 0.0) -> None:

@@ -177,7 +177,7 @@ def test_a_job_waits_for_a_reason_as_soon_as_slurm_has_one():
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """Puts a SLURM on the path that has these partitions and refuses all else."""
+    """Puts a SLURM on the path that has these partitions and rejects everything else."""
 
     def put(*lines: str) -> None:
         for name in ("sbatch", "srun", "scontrol", "scancel", "sinfo"):
@@ -343,7 +343,7 @@ def test_a_node_that_can_t_start_ray_leaves_no_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def inside(tmp_path, monkeypatch):
-    """Puts this program into a job of two nodes, of which this machine is none."""
+    """Puts this program into a job of two other nodes."""
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho node1\necho node2\n")
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -397,7 +397,7 @@ exec {then}
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch):
-    """Requests nodes from a salloc that says this and then does that; what was said since."""
+    """Requests nodes from a salloc with this output and action; returns the messages."""
     (tmp_path / "scontrol").write_text(
         "#!/bin/sh\necho JobId=7 JobState=PENDING Reason=Resources ExitCode=0:0\n"
     )

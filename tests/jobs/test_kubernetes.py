@@ -30,19 +30,19 @@ WORDS = ["--", "train", "appo", "--recipe", "cartpole"]
 
 @pytest.fixture(scope="module")
 def tools() -> Path:
-    """The folder of kubectl, and of a Python with kmock and the schemas of Kubernetes."""
+    """Returns the folder of kubectl, and a Python with kmock and the schemas of Kubernetes."""
     if not (TOOLS / "kubectl").exists():
         pytest.skip("needs kubectl, kmock and kubernetes-validate (make .venv-clusters/installed)")
     return TOOLS
 
 
 def made_of(job: KubernetesJob, spec: JobSpec) -> dict:
-    """The manifest, read."""
+    """Return the parsed manifest."""
     return yaml.safe_load(manifest(job, spec, "x", "2.60.0"))
 
 
 def variants() -> list[dict]:
-    """Manifests of every kind."""
+    """Return manifests of every kind."""
     orders = JobSpec(["a"], ["b"], ["c"], "/runs/x")
     kinds = itertools.product((1, 3), (None, 5), (0, 2), (None, "lab"))
     return [
@@ -52,7 +52,7 @@ def variants() -> list[dict]:
 
 
 def templates(made: dict) -> list[dict]:
-    """Those of the pods in a RayJob."""
+    """Return those of the pods in a RayJob."""
     cluster = made["spec"]["rayClusterSpec"]
     groups = [cluster["headGroupSpec"], *cluster.get("workerGroupSpecs", [])]
     return [made["spec"]["submitterPodTemplate"], *(group["template"] for group in groups)]
@@ -203,7 +203,7 @@ def test_settings_check_themselves():
 
 @pytest.fixture
 def server(tools, tmp_path, monkeypatch):
-    """Starts the emulated API server, which kubectl then reaches."""
+    """Starts the emulated API server for kubectl."""
     started = []
 
     def run(*flags: str) -> Path:

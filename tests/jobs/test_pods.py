@@ -88,7 +88,7 @@ def variables_of(template: dict, start: str, token: str) -> dict[str, str]:
 
 
 def made_by(capsys, *words: str) -> dict:
-    """The manifest of ``headrace launch k8s``."""
+    """Return the manifest of ``headrace launch k8s``."""
     flags = ["launch", "k8s", "--nodes", "2", "--cpus-per-node", "2", "--dry-run", "--"]
     assert main([*flags, *words]) == 0
     return yaml.safe_load(capsys.readouterr().out)

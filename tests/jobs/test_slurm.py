@@ -49,14 +49,14 @@ except hr.ConfigError as error:
 
 
 def noting(folder: Path, pause_s: float = 0.0) -> list[str]:
-    """Flags of a run whose environments note their nodes in a folder."""
+    """Return flags of a run whose environments record their nodes in a folder."""
     folder.mkdir()
     what = json.dumps({"folder": str(folder), "pause_s": pause_s})
     return ["--wrapper", f"worlds.noting:Noting:{what}"]
 
 
 def steps(run_dir: Path) -> list[int]:
-    """The counter of environment steps in each line of the metrics."""
+    """Return the environment steps in each line of the metrics."""
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["env_steps"] for line in lines]
 
@@ -200,7 +200,7 @@ def test_nodes_that_never_come_up_are_named_within_the_time_out(slurm, launch):
 
 
 def acted(folder: Path) -> set[str]:
-    """The nodes that environments have noted."""
+    """Return the recorded nodes of environments."""
     names = {path.name.split("-")[0] for path in folder.iterdir()}
     return names & {f"node{number}" for number in range(1, 5)}
 
@@ -217,7 +217,7 @@ def until(holds, timeout_s: float = 300.0) -> None:
 
 @pytest.fixture
 def driver():
-    """Starts the driver in a folder, alone or behind the words of another command."""
+    """Starts the driver in a folder, alone or after another command's words."""
     started = []
 
     def run(folder: Path, *before: str, stays: bool = False) -> subprocess.Popen:

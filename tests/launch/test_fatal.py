@@ -16,7 +16,7 @@ from headrace.launch import group as learner_group
 
 
 class Saying:
-    """Learners of which one says at once what ended it; how many lives there were."""
+    """Run learners of which one reports its fatal error; return the number of restarts."""
 
     lives = 0
 

@@ -46,7 +46,7 @@ LONG_S = 30.0
 
 
 def part(rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """The values that a rank brings."""
+    """Return the values of a rank."""
     generator = torch.Generator().manual_seed(1000 * rank + size)
     return torch.randn(size, generator=generator, dtype=dtype) * 10**rank
 
@@ -66,7 +66,7 @@ def part_ways(group) -> None:
 
 
 def add_everything_up(group, say):
-    """For each way, type and size: are the rows right, how wrong is the sum, its bits."""
+    """Return for each way, type and size: correct rows, error of the sum, and its bits."""
     assert group.shares_memory
     found = []
     for way in ("board", "gloo"):
@@ -104,7 +104,7 @@ def test_sums_and_rows_are_the_same_for_all_through_shared_memory_and_through_gl
 
 
 def hurry_and_dawdle(group, say):
-    """A thousand exchanges; what each returns must be of that round, also later on."""
+    """Run a thousand exchanges, and check that results belong to their round, also later."""
     own, same = random.Random(group.rank), random.Random("sizes")
     fence = shared_memory.memory_fence
 
@@ -149,7 +149,7 @@ def test_vectors_of_different_sizes_are_an_error_for_all(ranks, call):
 
 
 def talk(group, say):
-    """Objects for rank 0, an object from rank 0, and numbers."""
+    """Exchange objects for rank 0, an object from rank 0, and numbers."""
     before = group.notes()
     collected = group.gather_objects({"rank": group.rank, "text": "x" * 10**group.rank * 1000})
     told = group.broadcast(("from", group.rank, torch.arange(3)))
@@ -180,7 +180,7 @@ def test_objects_and_notes_reach_those_whom_they_are_for(ranks):
 
 
 def join_with_a_broken_file(rank, broken_rank, what):
-    """Let one rank fail at one step of sharing the board's file."""
+    """Let one rank fail at one step of sharing the file."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
@@ -256,12 +256,12 @@ def test_a_rank_that_dies_while_it_joins_is_named(ranks):
 
 
 def on_two_machines(rank: int) -> None:
-    """Ranks 0 and 2 are on one, rank 1 on another."""
+    """Ranks 0 and 2 are on one machine, rank 1 on another."""
     shared_memory._place = lambda: rank % 2
 
 
 def add_up_between_machines(group, say):
-    """Are the rows right, and how wrong is the sum, its bits."""
+    """Return whether rows are correct, the error of the sum, and its bits."""
     assert group._hosts == [[0, 2], [1]]
     assert (group._board is None) == (group.rank == 1)
     found = []
@@ -318,7 +318,7 @@ FEW = [*ENDLESS[:2], pytest.param(*ENDLESS[2], marks=pytest.mark.slow)]
 
 
 def wait_for_ever(group, say, call, shared, quiet_rank):
-    """Exchange a few times; then one rank does nothing any more."""
+    """Exchange a few times, then let one rank stop."""
     if not shared:
         part_ways(group)
     for _ in range(3):

@@ -188,7 +188,7 @@ def test_ctrl_c_that_reaches_only_the_script_ends_its_learners(tiny, nobody, lef
 
 
 def check_interrupted(run_dir: Path) -> None:
-    """The last update is saved, and nothing was evaluated."""
+    """The last update is saved, without an evaluation."""
     summary = json.loads((run_dir / "summary.json").read_text())
     saved = checkpoint.find(run_dir)
     assert saved.name == f"step_{summary['env_steps']}"
@@ -238,7 +238,7 @@ def test_a_trainer_says_what_trains_with_several_learners(tiny):
 
 
 class BreaksInOneLearner(gymnasium.Wrapper):
-    """CartPole that raises, hangs or is called wrong in one learner (or its actor) only."""
+    """CartPole that raises, hangs or returns invalid data in one learner (or its actor) only."""
 
     def __init__(self, rank: int, mode: str) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))

@@ -66,7 +66,7 @@ def updates(script) -> int:
 
 
 def wait_for_more(script, count: int, timeout_s: float = 30.0) -> None:
-    """Wait until the run has made so many more updates."""
+    """Wait until the run has made this number of further updates."""
     wanted, deadline = updates(script) + count, time.monotonic() + timeout_s
     while updates(script) < wanted:
         assert script.process.poll() is None, script.output

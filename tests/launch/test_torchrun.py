@@ -42,14 +42,14 @@ SMALL = (
 
 @pytest.fixture
 def store():
-    """The store of an agent, in this process."""
+    """Create the store of an agent in this process."""
     limit = datetime.timedelta(seconds=20)
     return dist.TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
 
 
 @pytest.fixture
 def started(crew, store, tmp_path):
-    """Starts processes as torchrun's agent does; each joins and does ``work(config, group)``."""
+    """Starts processes as torchrun's agent does; each joins and runs ``work(config, group)``."""
 
     def start(size=2, work=None, absent=(), restarts=0, **settings) -> Crew:
         agent = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
@@ -63,7 +63,7 @@ def started(crew, store, tmp_path):
 
 
 def join(rank, say, agent, settings, work):
-    """Join as one of torchrun's processes; whether to resume or overwrite, and what work gives."""
+    """Join as one of torchrun's processes; return resume or overwrite, and work's result."""
     variables = {**agent, "RANK": rank, "LOCAL_RANK": rank}
     os.environ.update({name: str(value) for name, value in variables.items()})
     config, group = join_torchrun(hr.Config("CartPole-v1", **settings))
@@ -83,13 +83,13 @@ def leave_checkpoint(run_dir):
 
 
 def checkpoint_saved(config, group):
-    """Rank 0 leaves what a run leaves behind with its first checkpoint."""
+    """Let rank 0 leave the files of a run with its first checkpoint."""
     if group.rank == 0:
         leave_checkpoint(Path(config.run_dir))
 
 
 def config_written(config, group):
-    """Rank 0 leaves what a run leaves behind before its first checkpoint."""
+    """Let rank 0 leave the files of a run before its first checkpoint."""
     if group.rank == 0:
         (Path(config.run_dir) / "config.json").write_text("{}")
 
@@ -229,7 +229,7 @@ def test_torchrun_trains_in_two_processes_and_one_of_them_reports(start, free_po
 
 
 def worker(script, rank: int) -> psutil.Process:
-    """The process of a rank that torchrun started."""
+    """Return the process of a rank that torchrun started."""
     children = psutil.Process(script.process.pid).children()
     return next(child for child in children if child.environ().get("RANK") == str(rank))
 
@@ -282,14 +282,14 @@ def wait_until(condition, *scripts, timeout_s: float = 40.0) -> None:
 
 @pytest.fixture
 def hosts(tmp_path):
-    """Two hosts, where this machine lets us make them."""
+    """Yields two hosts if this machine can create them."""
     two = made(tmp_path)
     yield two
     two.end()
 
 
 def torchrun_on(hosts: Hosts, port: int, *arguments: str) -> list[HostScript]:
-    """One process on each host, met at host 1."""
+    """Run one process on each host, with the rendezvous at host 1."""
     where = ("--nnodes", "2", "--nproc-per-node", "1", *STATIC)
     where += ("--master-addr", "10.99.0.1", "--master-port", str(port))
     return [

@@ -93,7 +93,7 @@ def test_a_run_learns_saves_and_goes_on(algo, tmp_path):
 
 
 def check_moved(policy: hr.Policy, network: hr.Network) -> None:
-    """All weights are finite, and each is another than the one that a run begins with."""
+    """Check that all weights are finite, and have changed since the start."""
     torch.manual_seed(0)
     begun = hr.Policy(policy.observation_space, policy.action_space, network)
     before = dict(begun.named_parameters())

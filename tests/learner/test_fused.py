@@ -71,7 +71,7 @@ def move(policy: Policy) -> None:
 
 
 def make_batch(policy: Policy, rows: int = 6, columns: int = 30) -> Batch:
-    """Off-policy, and what stands on fillers is not a number."""
+    """Return an off-policy batch with NaN at reset steps."""
     first = torch.rand(rows + 1, columns) < 0.2
     obs = 2.0 * torch.randn(rows + 1, columns, 3, dtype=torch.float64)
     if policy.inputs.mask != "none":
@@ -103,7 +103,7 @@ def make_batch(policy: Policy, rows: int = 6, columns: int = 30) -> Batch:
 
 
 def check(policy: Policy, algo, batch: Batch, threads: int = 1, chunk: int = 10**9) -> None:
-    """Each optimiser step's gradient and metrics, at the same and moving weights, by both ways."""
+    """Return each optimiser step's gradient and metrics, fused and by autograd."""
     oracle = copy.deepcopy(policy)
     learners = [
         Learner(policy, dataclasses.replace(algo, fused=True), threads, chunk),

@@ -32,14 +32,14 @@ from headrace.types import Rollout
 
 
 def state_of(trainer: hr.Trainer) -> dict[str, torch.Tensor]:
-    """Weights, buffers and the optimiser's state, copied."""
+    """Return copies of weights, buffers and the optimiser's state."""
     optimizer = trainer.learner.optimizer.memory
     return {k: v.clone() for k, v in (trainer.policy.state_dict() | optimizer).items()}
 
 
 @pytest.fixture
 def after(tiny, finish, tmp_path):
-    """The state after some updates of a run in one process."""
+    """Return the state after some updates of a run in one process."""
     runs = iter(range(10))
 
     def train(algo, updates: int = 20, **settings) -> dict[str, torch.Tensor]:
@@ -106,7 +106,7 @@ SMALL = hr.Network((8,), normalize_observations=True)
 
 @pytest.fixture
 def pair(tiny):
-    """A shared model of two actors, a slot's worth of experience, and the actors' learners."""
+    """Return a shared model of two actors, a slot's experience, and the actors' learners."""
     config = tiny(algo=hr.A3C(), transport="serial", network=SMALL)
     trainer = hr.Trainer(config)
     env = resolve(config.env)

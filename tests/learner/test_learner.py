@@ -315,7 +315,7 @@ def test_flattening_drops_the_bootstrap_row_and_keeps_steps_together():
 
 
 def weights_after(learner: Learner, seeds: range) -> list[torch.Tensor]:
-    """Everything that training changed: parameters, and the target's where there is one."""
+    """Return all trained values: parameters, and the target's if there is one."""
     batches = (make_batch(seed=seed) for seed in seeds)
     for _ in range(8):
         learner.update(lambda: next(batches), 1e-3)

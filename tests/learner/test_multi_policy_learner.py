@@ -34,7 +34,7 @@ ALGOS = [
 
 
 def team_of(env, played_by=("x", "y", "x"), **network) -> tuple[MultiPolicy, types.SimpleNamespace]:
-    """A team of random weights for three agents, and what fills rollouts with it."""
+    """Return random policies for three agents, and a function that fills rollouts."""
     found = probe(env, "sync", {}, 0)
     torch.manual_seed(0)
     mapping = PolicyMapping(tuple(map(str, found.agents)), played_by)
@@ -65,7 +65,7 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 
 
 def alone(batch, columns):
-    """These columns of a team's batch, by slices."""
+    """Return these columns of a multi-policy batch, by slices."""
     part = batch.columns(torch.tensor(columns))
     return dataclasses.replace(part, core=part.core[OWN])
 
@@ -118,7 +118,7 @@ def test_no_gradient_of_a_policy_is_touched_by_anothers_columns():
 @pytest.mark.parametrize("env", [CountingGame, CountingTurns])
 @pytest.mark.parametrize("core", [None, "gru"])
 def test_each_column_is_acted_in_by_its_agents_policy(env, core):
-    """At once, and in turns, where whoever is ready acts: learners find the same probabilities."""
+    """Learners compute the same probabilities in parallel and turn-based games."""
     team, acting = team_of(env, core=core, previous_action_reward=True)
     learner = MultiPolicyLearner(team, hr.A2C())
     for _ in range(3):

@@ -17,7 +17,7 @@ from headrace.trainer.batch_collector import BatchCollector
 
 
 def trained(tiny, **settings):
-    """A trainer at the end of its run, with all its batches and results."""
+    """Return a trainer at the end of its run, with all its batches and results."""
     batches = []
 
     class Recording(BatchCollector):

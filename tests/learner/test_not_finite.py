@@ -21,7 +21,7 @@ from tests.distributed.threads import run_learners
 
 
 class GoldenEnv(gymnasium.Env):
-    """Noise; from some step of its life on, rewards that are as large as float32 allows."""
+    """Observes noise; from some step on, rewards are as large as float32 allows."""
 
     def __init__(self, golden_at: int = 50, continuous: bool = False) -> None:
         self.observation_space = Box(-1.0, 1.0, (3,), np.float32)
@@ -44,7 +44,7 @@ class GoldenEnv(gymnasium.Env):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Weights after each optimiser step; each of which is checked to be finite."""
+    """Return weights after each optimiser step, checked to be finite."""
     taken: list[torch.Tensor] = []
     step = Optimizer.step
 
@@ -58,7 +58,7 @@ def steps(monkeypatch):
 
 
 def failing(config: hr.Config) -> tuple[hr.Trainer, str]:
-    """Train until it ends with the error; what that says."""
+    """Train until the error, and return its message."""
     with hr.Trainer(config, notify=lambda text: None) as trainer:
         with pytest.raises(NonFinite) as caught:
             list(trainer)

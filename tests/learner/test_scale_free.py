@@ -33,7 +33,7 @@ ALGOS = {
 
 
 class Scaled(gymnasium.Wrapper):
-    """CartPole whose rewards are in other units."""
+    """CartPole with rewards in other units."""
 
     def __init__(self, factor: float) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))

@@ -199,7 +199,7 @@ def test_weights_start_orthogonal_with_gain_sqrt_2_and_biases_at_zero(name):
 
 
 def by_hand_deep(parameters, x):
-    """Figure 3, right, as one list of operations."""
+    """Compute Figure 3, right, as one list of operations."""
     f = nn.functional
     weights = iter(parameters)
 

@@ -36,7 +36,7 @@ number = 7
 
 @pytest.fixture
 def named(tmp_path, monkeypatch):
-    """The name of an importable module with torsos."""
+    """Return the name of an importable module with torsos."""
     (tmp_path / "torsos_of_a_test.py").write_text(NAMED)
     monkeypatch.syspath_prepend(tmp_path)
     return "torsos_of_a_test"
@@ -51,7 +51,7 @@ def policy_with(torso, space=VECTOR, **network) -> Policy:
 
 
 class Echo(nn.Module):
-    """Keeps the observations that it was given; ``make(obs)`` are its features."""
+    """Records observations; ``make(obs)`` returns its features."""
 
     def __init__(self, make=lambda obs: torch.zeros(len(tree.leaves(obs)[0]), 3)) -> None:
         super().__init__()

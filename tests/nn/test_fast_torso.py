@@ -68,7 +68,7 @@ def test_a_dense_policy_acts_the_same_while_it_stands_still(name, normalize, act
 
 
 def check_few_rows(module) -> None:
-    """Against float64's way through the same layers."""
+    """Compare with the same layers in float64."""
     boxes = Box(-1, 1, (2,)), Discrete(4)
     for actions, activation, dtype in itertools.product(
         boxes, ("tanh", "relu"), (np.float32, np.float64, np.int64)

@@ -14,9 +14,9 @@ SPACE = Dict(image=Box(0, 255, (72, 96, 3), np.uint8), instruction=Text(40))
 
 
 def figure_3(deep: bool) -> dict[str, int]:
-    """Weights and biases of each box of the figure, from the picture up to the heads.
+    """Return the number of weights and biases of each box of the figure, from image to heads.
 
-    An LSTM has two biases for each gate here, as PyTorch's has, where one would do.
+    LSTMs here have two biases per gate, as in PyTorch, where one would suffice.
     """
     boxes, height, width, depth = {}, 72, 96, 3
     if deep:

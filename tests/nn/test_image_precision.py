@@ -128,7 +128,7 @@ def test_copies_have_their_policys_precision_and_weights_of_their_own():
 
 
 class Looks(nn.Module):
-    """A custom torso, which sees the dtype that its convolution computes in."""
+    """A custom torso that records the dtype of its convolution."""
 
     def __init__(self) -> None:
         super().__init__()

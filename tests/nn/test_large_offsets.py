@@ -24,7 +24,7 @@ CASES = {
 
 
 def observations(space, offset, unit) -> tuple[object, torch.Tensor]:
-    """64 observations ``[64, ...]`` that differ only in the bits ``[64, 2]``."""
+    """Return 64 observations ``[64, ...]`` that differ only in the bits ``[64, 2]``."""
     bits = np.random.default_rng(0).integers(0, 2, (64, 2))
     leaf = space["time"] if isinstance(space, Dict) else space
     rows = (bits * unit + np.asarray(offset, leaf.dtype)).astype(leaf.dtype)

@@ -55,7 +55,7 @@ def test_all_of_its_state_is_in_the_state_dict(make):
 
 
 def pixels(count: int) -> Tensor:
-    """Images ``[N, 2, 3, 4]`` of bytes, of which a pixel never moves."""
+    """Return uint8 images ``[N, 2, 3, 4]`` with a constant pixel."""
     x = torch.randint(0, 256, (count, 2, 3, 4), dtype=torch.uint8)
     x[:, 1, 2, 0] = 200
     return x
@@ -100,7 +100,7 @@ def test_of_images_that_are_all_alike_nothing_is_left():
 
 
 def update_together(ranks: list[Normalizer], parts: list[Tensor]) -> None:
-    """Every rank's update with its own part, and a gather that delivers those of all."""
+    """Update every rank with its part, with a gather that returns the parts of all."""
     sent: list[Tensor] = []
     for rank, part in enumerate(parts):
 

@@ -36,7 +36,7 @@ SENSES = {
 
 
 def policy_for(observation_space, action_space, **network) -> Policy:
-    """A policy whose outputs differ clearly from one observation to the next."""
+    """Return a policy whose outputs differ clearly between observations."""
     torch.manual_seed(0)
     policy = Policy(observation_space, action_space, Network(**network))
     with torch.no_grad():
@@ -69,7 +69,7 @@ def feed_of(policy, obs) -> dict[str, np.ndarray]:
 
 
 def run_both(policy, session, count, steps=10):
-    """Yields, step by step, what onnxruntime and what the policy answers, as flat dicts."""
+    """Yield the answers of onnxruntime and of the policy step by step, as flat dicts."""
     rng = np.random.default_rng(count)
     outputs = [o.name for o in session.get_outputs()]
     example = _Step(policy).example

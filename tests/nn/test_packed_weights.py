@@ -30,7 +30,7 @@ able = pytest.mark.skipif(not can_pack(CPU), reason="this processor has no bfloa
 
 
 def lost(monkeypatch, error: Exception) -> None:
-    """From now on nothing can be packed."""
+    """Disable packing."""
 
     def fail(_) -> None:
         raise error
@@ -49,12 +49,12 @@ def torso(name: str) -> ImageTorso:
 
 
 def exact(made: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """With weights and images in bfloat16 and sums in float64."""
+    """Compute with weights and images in bfloat16 and sums in float64."""
     return copy.deepcopy(made).to(HALF).double()(images.double())
 
 
 def check(kind) -> None:
-    """That a class of packed networks does what it says."""
+    """Check that packed networks match their description."""
     for name in NAMES:
         made = torso(name)
         weights = copy.deepcopy(made.state_dict())
@@ -130,7 +130,7 @@ def test_nothing_is_packed_elsewhere_or_without_the_operations(monkeypatch):
 
 
 class TestInAPolicy:
-    """It acts packed while its weights stand still, and only then."""
+    """The policy acts on packed weights only while its weights are frozen."""
 
     SPACE = Box(0, 255, (4, 44, 44), np.uint8)
 
@@ -150,7 +150,7 @@ class TestInAPolicy:
         return torch.as_tensor(np.stack([policy.observation_space.sample() for _ in range(num)]))
 
     def check_same(self, policy: hr.Policy, obs: torch.Tensor) -> None:
-        """That the quick way, if there is one, says bit for bit what the other says."""
+        """Check that the fast path, if there is one, is bit for bit equal to the other."""
         before = obs.clone()
         with torch.inference_mode():
             if policy._fast_torso is not None:
@@ -158,7 +158,7 @@ class TestInAPolicy:
         assert torch.equal(obs, before)
 
     def check_acting(self, policy: hr.Policy) -> None:
-        """That it says the same while its weights stand still, to whoever asks."""
+        """Check that results stay the same while weights are frozen, for any caller."""
         obs, first = self.seen(policy), torch.zeros(3, dtype=torch.bool)
         with torch.inference_mode():
             unpacked, (params, _) = policy.torso(obs), policy.act(obs, first, ())

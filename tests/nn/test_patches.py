@@ -23,7 +23,7 @@ ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 
 
 def by_hand(x: torch.Tensor, side: int) -> torch.Tensor:
-    """Pixel by pixel."""
+    """Compute patches pixel by pixel."""
     num, channels, height, width = x.shape
     rows, columns = height // side, width // side
     y = torch.empty(num, channels * side * side, rows, columns, dtype=x.dtype)

@@ -14,7 +14,7 @@ from tests.ops.test_mutants import mutate
 
 
 def check_outputs_are_preserved(module: ModuleType) -> None:
-    """van Hasselt et al. 2016, equations 8 and 9, in float64 loops over a drifting scale."""
+    """Compute van Hasselt et al. 2016, equations 8 and 9, in float64 loops with drifting scale."""
     torch.manual_seed(0)
     head, part = torch.nn.Linear(5, 1).double(), module.PopArt().double()
     x = torch.randn(40, 5, dtype=torch.float64)

@@ -36,7 +36,7 @@ def pattern(name, num_rows=7, num_columns=3):
 
 
 def make(kind, first, dtype=torch.float64, seed=0, cls=Recurrent):
-    """A core with all weights random, inputs, a state, and weights for the outputs' sum."""
+    """Return a core with random weights, inputs, a state, and weights for the sum of outputs."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape):
@@ -52,7 +52,7 @@ def make(kind, first, dtype=torch.float64, seed=0, cls=Recurrent):
 
 
 def by_formula(core, x, first, state):
-    """The gates one after the other as in the documentation of torch.nn.LSTM and GRU."""
+    """Compute the gates one after the other as in the documentation of torch.nn.LSTM and GRU."""
     w_ih, w_hh, b_ih, b_hh = core.rnn.parameters()
     h, c, ys = state["h"], state.get("c"), []
     for x_t, first_t in zip(x, first, strict=True):
@@ -93,7 +93,7 @@ WAYS = {"steps": by_steps, "forward": forward, "packed": by_packing}
 
 
 def results(way, core, x, first, state):
-    """Outputs, last state, and the gradients of a weighted sum of both."""
+    """Return outputs, last state, and the gradients of a weighted sum of both."""
     y, last = way(core, x, first, state)
     values = [y, *last.values()]
     generator = torch.Generator().manual_seed(99)

@@ -21,9 +21,9 @@ SHARE = 0.1
 
 
 class Oracle:
-    """Hessel et al. (2018), equation 6 and what follows, task by task and number by number.
+    """Hessel et al. (2018), equation 6 and following, task by task and number by number.
 
-    First and second moments are averages that weigh the newest update by a tenth, divided by the
+    First and second moments are averages that weight the newest update by a tenth, divided by the
     sum of the weights.
     """
 
@@ -38,7 +38,7 @@ class Oracle:
             self.second[k] = (1 - SHARE) * self.second[k] + SHARE * np.mean(np.square(own))
 
     def of(self, k: int) -> tuple[float, float]:
-        """Mean and scale of a task; 0, 0 before it had any targets."""
+        """Return mean and scale of a task; 0, 0 without any targets."""
         if not self.weight[k]:
             return 0.0, 0.0
         mean, square = self.first[k] / self.weight[k], self.second[k] / self.weight[k]
@@ -46,7 +46,7 @@ class Oracle:
 
 
 def streams(generator: np.random.Generator, tasks: tuple[int, ...], shape=(4, 6)):
-    """Tasks, targets in very different units, and which steps count."""
+    """Return tasks, targets in very different units, and a mask of steps that count."""
     task = generator.choice(tasks, shape)
     target = generator.normal(size=shape) * 10.0 ** (3 * task) + 5.0 * 10.0 ** (3 * task)
     return task, target, generator.random(shape) < 0.8
@@ -132,7 +132,7 @@ def test_what_is_learnt_is_in_the_units_of_a_steps_own_task():
 
 
 def batch_of(policy: hr.Policy, tasks: torch.Tensor, rewards: torch.Tensor) -> Batch:
-    """Steps of episodes of one step each in columns of these tasks."""
+    """Return episodes of one step each in columns of these tasks."""
     steps, count = rewards.shape
     inputs = {
         "observation": {"observation": torch.randn(steps + 1, count, 3)},

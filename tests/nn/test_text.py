@@ -27,7 +27,7 @@ def make(cls=TextEncoder):
 
 
 def one_by_one(encoder, tokens):
-    """Each text alone, token after token."""
+    """Encode each text alone, token by token."""
     rows, weights = [], list(encoder.lstm.parameters())
     for text in tokens.tolist():
         while text and text[-1] == 0:

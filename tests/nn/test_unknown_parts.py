@@ -60,7 +60,7 @@ def make(network: Network, space=ROW) -> Policy:
 
 
 def reference(policy: Policy, inputs: Tensor) -> Tensor:
-    """The parameters of the actions' distribution by calls of the modules alone."""
+    """Compute the parameters of the action distribution with the modules alone."""
     with torch.no_grad():
         return policy.finished(policy.policy_head(policy.torso(inputs)), inputs)
 
@@ -87,7 +87,7 @@ def make_batch(policy: Policy) -> Batch:
 
 
 def check_learning(policy: Policy) -> None:
-    """The learner's gradient equals autograd's through the policy itself."""
+    """Check that the learner's gradient equals autograd's through the policy."""
     algorithm = hr.A2C(entropy_coef=0.1)
     batch = make_batch(policy)
     twin = copy.deepcopy(policy)
@@ -243,7 +243,7 @@ def test_a_changed_module_is_called_itself(check, change):
 
 
 def test_value_torsos_that_differ_are_learnt_by_autograd():
-    """One whose statistics differ, one without any, and one with another activation."""
+    """Return policies with different statistics, without any, and with another activation."""
     network = Network((16, 8), normalize_observations=True)
     policy = make(network)
     policy.take(policy.moments(torch.randn(20, 3, 5)))
@@ -387,7 +387,7 @@ def test_the_same_images_are_packed_without_a_change():
 
 
 def test_activations_can_be_imported_under_another_default_device():
-    """A script may call ``torch.set_default_device`` before anything imports them."""
+    """Scripts may call ``torch.set_default_device`` before anything imports them."""
     with torch.device("meta"):
         forms = runpy.run_path(activations.__file__)["ACTIVATIONS"]
     for name, form in forms.items():

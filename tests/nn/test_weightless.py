@@ -11,7 +11,7 @@ from headrace.nn.weightless import allocate_weights, weightless_copy
 
 
 class Tied(nn.Module):
-    """Two layers of the same weights, a buffer and a layer that no state has, and a normaliser."""
+    """Two layers with shared weights, a buffer, a layer outside of the state, and a normaliser."""
 
     def __init__(self) -> None:
         super().__init__()

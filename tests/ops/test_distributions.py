@@ -38,7 +38,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def parts(kind: str, params: Tensor, nvec: tuple[int, ...] = ()) -> list[Any]:
-    """The independent torch distributions that make up a distribution of this class's name."""
+    """Return the independent torch distributions of a distribution of this class's name."""
     if kind == "Categorical":
         return [TorchCategorical(logits=params)]
     if kind == "MultiCategorical":
@@ -66,7 +66,7 @@ def assert_same_with_gradients(pairs: list[Pair], inputs: tuple[Tensor, ...]) ->
 
 
 def check_distribution(distribution: Any) -> None:
-    """Values and gradients of everything but the noise, for ``[5, 4]`` actions."""
+    """Check values and gradients of everything except the noise, for ``[5, 4]`` actions."""
     kind, nvec = type(distribution).__name__, getattr(distribution, "nvec", ())
     p = normal(5, 4, distribution.num_params, seed=1).requires_grad_()
     q = normal(5, 4, distribution.num_params, seed=2).requires_grad_()
@@ -109,7 +109,7 @@ def check_bernoulli(module: ModuleType) -> None:
 
 
 def squashed_entropy(params: Tensor) -> Tensor:
-    """``-E[log p(tanh(u))]`` of one dimension, literally, on a fine grid of standard normals."""
+    """Compute ``-E[log p(tanh(u))]`` of one dimension on a fine grid of standard normals."""
     mean, log_std = params.unbind(-1)
     grid = torch.linspace(-9.0, 9.0, 20_001, dtype=params.dtype)
     weight = (-0.5 * grid.square()).exp()
@@ -119,7 +119,7 @@ def squashed_entropy(params: Tensor) -> Tensor:
 
 
 def check_squashed(module: ModuleType) -> None:
-    """Density, entropy and its gradients, divergence and mode, for ``[5, 4]`` actions."""
+    """Check density, entropy and its gradients, divergence and mode, for ``[5, 4]`` actions."""
     distribution = module.SquashedGaussian(3)
     p = normal(5, 4, 6, seed=1).requires_grad_()
     q = normal(5, 4, 6, seed=2).requires_grad_()
@@ -147,7 +147,7 @@ def check_squashed(module: ModuleType) -> None:
 
 
 def check_composite(module: ModuleType) -> None:
-    """Everything against the parts on hand-cut slices: outputs 3, 2, 5, 1, then log stds 2, 1."""
+    """Compare with the parts on manual slices: outputs 3, 2, 5, 1, then log stds 2, 1."""
     move, arm = module.Categorical(3), module.DiagGaussian(2)
     grip, turn = module.MultiCategorical((2, 3)), module.SquashedGaussian(1)
     whole = module.Composite({"move": move, "arm": (arm, grip, turn)})
@@ -185,7 +185,7 @@ def check_composite(module: ModuleType) -> None:
 
 
 def check_masks(module: ModuleType) -> None:
-    """Forbidden logits become -inf, in components that keep a choice; nothing else changes."""
+    """Forbidden logits become -inf in components that keep a choice; nothing else changes."""
     cases = [
         (module.Categorical(3), [(0, 3)]),
         (module.MultiCategorical((3, 1, 2)), [(0, 3), (3, 4), (4, 6)]),
@@ -478,7 +478,7 @@ def test_a_masked_action_is_never_sampled_nor_the_mode(distribution: Distributio
 
 
 def maskable_features(distribution: Any, action: Any) -> Tensor:
-    """``[..., num_mask]`` bool: the bits of the mask that an action needs."""
+    """Return ``[..., num_mask]`` bool: the bits of the mask that an action needs."""
     if not isinstance(distribution, Composite):
         return distribution.features(action).bool()[..., : distribution.num_mask]
     pairs = zip(distribution.parts, distribution.each_action(action), strict=True)

@@ -21,7 +21,7 @@ bars = st.sampled_from((0.5, 1.0, 3.0, math.inf))
 
 
 def extreme_stream(seed: int, num_steps: int) -> Stream:
-    """Sums without cancellation, so that digits can be compared whatever the sizes are."""
+    """Return sums without cancellation, so that digits can be compared at any size."""
     stream = random_stream(seed, num_steps, 3, end_rate=0.25)
     generator = torch.Generator().manual_seed(seed)
     which = torch.randint(len(LOG_RATIOS), stream.reward.shape, generator=generator)

@@ -22,7 +22,7 @@ CLIP = 0.2
 
 @dataclass
 class Case:
-    """Random inputs ``[T, B]`` float64 that are leaves with gradients; NaN where not valid."""
+    """Return random inputs ``[T, B]`` float64 with gradients; NaN where not valid."""
 
     log_prob: Tensor
     log_ratio: Tensor
@@ -36,7 +36,7 @@ class Case:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "valid"}
 
     def steps(self) -> list[dict[str, float]]:
-        """The valid steps as plain numbers."""
+        """Return the valid steps as plain numbers."""
         return [
             {name: x[t, b].item() for name, x in self.leaves().items()}
             for t, b in self.valid.nonzero().tolist()
@@ -63,7 +63,7 @@ def gradients(loss: Tensor, c: Case) -> dict[str, Tensor]:
 
 
 def check_loss(loss: Tensor, c: Case, expected: float, **slopes: list[float]) -> None:
-    """The value, and the gradient by input over the valid steps; 0 on fillers, none elsewhere."""
+    """Check the value, and the gradient by input: 0 at reset steps."""
     assert_equal(loss.item(), expected)
     grads = gradients(loss, c)
     assert set(grads) == set(slopes)

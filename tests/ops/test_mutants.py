@@ -422,14 +422,14 @@ MUTANTS = [
 
 
 def mutate(module: ModuleType, owner: str, old: str, new: str) -> ModuleType:
-    """The module with ``old`` replaced once in the source of ``owner``, which must contain it."""
+    """Return the module with ``old`` replaced once in the source of ``owner``."""
     healthy = inspect.getsource(getattr(module, owner))
     assert old in healthy, f"{owner} no longer contains {old!r}: update the mutant"
     return executed(module, owner, lambda code: code.replace(healthy, healthy.replace(old, new, 1)))
 
 
 def executed(module: ModuleType, owner: str, change: Callable[[str], str]) -> ModuleType:
-    """A copy of the module, in which the file that defines ``owner`` is changed."""
+    """Return a copy of the module with changes in the file that defines ``owner``."""
     home = sys.modules[getattr(module, owner).__module__]
     copy = ModuleType(module.__name__)
     if home is not module:  # a package that re-exports the names of its files

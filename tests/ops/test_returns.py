@@ -166,7 +166,7 @@ def test_on_policy_vtrace_targets_equal_gae_s_at_the_same_lambda() -> None:
 
 @pytest.mark.parametrize("offset", [1, 2])
 def test_splitting_a_fragment_at_episode_ends_changes_nothing(offset: int) -> None:
-    """Before the filler (offset 1) and after it (offset 2)."""
+    """Row before the reset step (offset 1) and after it (offset 2)."""
     stream = random_stream(11, 24, 1)
     ends = (stream.terminated | stream.truncated) & ~stream.filler
     cuts = [t + offset for t in range(22) if ends[t, 0]]

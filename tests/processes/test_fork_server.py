@@ -62,11 +62,11 @@ def tell(pipe) -> None:
 
 
 def nothing(pipe) -> None:
-    """End at once."""
+    """Exit at once."""
 
 
 def wait(pipe) -> None:
-    """Report the start, and stay."""
+    """Report the start, and sleep."""
     pipe.send("up")
     time.sleep(600)
 
@@ -85,7 +85,7 @@ def send_variable(name: str, pipe) -> None:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory) -> dict[str, str]:
-    """Variables of programs that need nothing of torch, and import another one in no time."""
+    """Return variables of programs that replace torch by a module that imports at once."""
     folder = tmp_path_factory.mktemp("quick")
     (folder / "torch.py").write_text("def set_num_threads(number):\n    pass\n")
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}

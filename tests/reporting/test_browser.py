@@ -61,7 +61,7 @@ def chromium() -> str:
 
 @pytest.fixture
 def browse(chromium, tmp_path):
-    """Opens an address; the page's elements as they are then, and what its console said."""
+    """Opens an address; returns the page's elements and its console messages."""
 
     def run(address: str, width: int = 1280, *flags: str) -> tuple[str, list[str]]:
         own = f"--user-data-dir={tmp_path / 'profile'}"
@@ -105,7 +105,7 @@ def test_a_report_fits_and_its_console_is_silent(browse, runs, tmp_path, width):
 
 @pytest.fixture
 def asked(browse, tmp_path):
-    """Returns what a script finds in a page, as JSON; the console must stay silent."""
+    """Returns what a script finds in a page, as JSON, and checks that the console is empty."""
 
     def ask(file: Path, script: str, *flags: str):
         probe = f"<script>addEventListener('load', () => {{ {HELPERS}\n{script} }});</script>"

@@ -28,7 +28,7 @@ from headrace.rundir.files import append_jsonl, read_jsonl
 
 @pytest.fixture(autouse=True)
 def one_panel(monkeypatch):
-    """Which is drawn soon, and at once again."""
+    """A report that is drawn soon, and again at once."""
     monkeypatch.setattr(panels, "KINDS", panels.KINDS[:1])
     monkeypatch.setattr(live, "REST", 0.0)
 
@@ -40,7 +40,7 @@ def served(tmp_path):
 
 
 def asked(one: live.Live, target: str | None = None, **headers: str) -> tuple[int, str, dict]:
-    """Status, text and headers of an answer; by default to the address that is printed."""
+    """Return status, text and headers of an answer; by default of the printed address."""
     parts = urlsplit(one.url)
     line = http.client.HTTPConnection("127.0.0.1", one.port, timeout=PATIENCE_S)
     with contextlib.closing(line):

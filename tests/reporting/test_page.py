@@ -27,19 +27,19 @@ from headrace.studies.statistics import interquartile
 
 @pytest.fixture(autouse=True)
 def few_panels(request, monkeypatch):
-    """Each takes a while to draw: only tests that ask for ``all_panels`` have all."""
+    """Draws few panels, as each is slow; tests with ``all_panels`` draw all."""
     if "all_panels" not in request.fixturenames:
         monkeypatch.setattr(panels, "KINDS", KINDS[:1])
 
 
 @pytest.fixture
 def all_panels():
-    """See ``few_panels``."""
+    """Draws all panels; see ``few_panels``."""
 
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory):
-    """Three runs that differ in their seed only, and one of another learning rate."""
+    """Return three runs that differ only in their seed, and one with another learning rate."""
     folder = tmp_path_factory.mktemp("seeds")
     runs = [write_run(folder / f"s{seed}", seed) for seed in range(3)]
     return [*runs, write_run(folder / "other", 7, num_actors=3)]

@@ -72,7 +72,7 @@ def test_a_folder_that_takes_no_files_is_said_before_anything_starts(
 
 @pytest.fixture
 def small(tmp_path):
-    """A file system of a megabyte."""
+    """Mounts a file system of a megabyte."""
     folder = tmp_path / "small"
     folder.mkdir()
     done = subprocess.run(
@@ -85,7 +85,7 @@ def small(tmp_path):
 
 
 def fill(folder) -> None:
-    """Leave no byte of its file system free."""
+    """Fill a file system completely."""
     with (folder / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(4096)) == 4096:
             pass

@@ -25,7 +25,7 @@ def saved() -> Parts:
 
 
 def dies_at(count: int, work) -> bool:
-    """Fork a child that does ``work`` and kills itself at its ``count``-th event, if it comes."""
+    """Fork a child that runs ``work`` and kills itself at its ``count``-th event, if any."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -41,7 +41,7 @@ def dies_at(count: int, work) -> bool:
 
 
 def _kill_at(count: int) -> None:
-    """SIGKILL this process at its ``count``-th event, half of which are before a call."""
+    """SIGKILL this process at its ``count``-th event; half of the events precede a call."""
     seen = 0
 
     def step() -> None:

@@ -23,7 +23,7 @@ def scalars(run_dir: Path, name: str) -> dict[int, float]:
 
 
 def next_second() -> None:
-    """Files of events are read in the order of their names, which begin with the second."""
+    """Event files are read in the order of their names, which start with the second."""
     time.sleep(1.01 - time.time() % 1)
 
 

@@ -37,7 +37,7 @@ class Torso(nn.Module):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run whose environment, wrapper and torso are named by modules; no test changes it."""
+    """A run whose environment, wrapper and torso are named by modules; read-only."""
     run = tmp_path_factory.mktemp("trusted") / "run"
     named = {"network": hr.Network(torso=f"{__name__}:Torso")}
     hr.train("worlds:CountingEnv", run_dir=str(run), **named, **SIZES)
@@ -46,12 +46,12 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, tmp_path):
-    """A copy, as another folder of the same user."""
+    """Return a copy in another folder of the same user."""
     return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
 
 
 def change(run: Path, **config: object) -> None:
-    """Write other settings into all of a run's config.json, as who attacks would: unnoticed."""
+    """Write other settings into all of a run's config.json, as an attacker would."""
     for sums in run.rglob("SHA256SUMS"):
         sums.unlink()
     for file in {file.resolve() for file in run.rglob("config.json")}:

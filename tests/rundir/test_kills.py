@@ -24,7 +24,7 @@ TRACEME, SYSCALL = 0, 24
 
 
 def killed_at(count: int, work) -> bool:
-    """Kill a child as it enters, or leaves, system call ``count`` of ``work``; False: it ended."""
+    """Kill a child at the start or end of system call ``count`` of ``work``; False: it ended."""
     ptrace = ctypes.CDLL(None, use_errno=True).ptrace
     ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     pid = os.fork()

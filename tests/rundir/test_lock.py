@@ -123,7 +123,7 @@ def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("study", ["pbt", "sweep"])
 def test_what_processes_share_needs_locks(tmp_path, monkeypatch, study):
-    """Or two of them would train the same run."""
+    """Otherwise two of them would train the same run."""
     monkeypatch.setattr(fcntl, "flock", refuse)
     words = r"without locks \(Function not implemented\).*on another one with output='FOLDER'"
     with pytest.raises(CheckpointError, match=words), warnings.catch_warnings():

@@ -14,7 +14,7 @@ from headrace.rundir import checkpoint, directories
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A run directory with all that headrace writes there."""
+    """A run directory with all files of headrace."""
     run_dir = tmp_path_factory.mktemp("written") / "run"
     settings = {"transport": "serial", "envs_per_actor": 8, "fragment_length": 8, "num_actors": 1}
     settings |= {"total_steps": 128, "eval_interval": 64, "eval_episodes": 1, "learner_threads": 1}
@@ -32,7 +32,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def run(written, tmp_path):
-    """A copy of it."""
+    """Returns a copy of it."""
     return shutil.copytree(written, tmp_path / "run", symlinks=True)
 
 

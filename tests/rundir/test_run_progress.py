@@ -82,7 +82,7 @@ def test_nothing_is_planned_where_actors_learn_or_before_anything_is_known():
 
 
 def num_results(updates: int, update_s: float, total_steps: int = 10**9, **settings) -> int:
-    """Count the results of a run whose updates have 100 steps each and take this long."""
+    """Return the results of a run whose updates have 100 steps each and take this long."""
     config = hr.Config("CartPole-v1", hr.APPO(), total_steps=total_steps, **settings)
     progress = Progress()
     with mock.patch.object(run_progress.time, "monotonic", return_value=0.0) as clock:

@@ -25,7 +25,7 @@ def shade(time: int) -> int:
 
 
 class Stacked(gymnasium.Env):
-    """Four pictures, the newest last; takes no render_mode."""
+    """Observes four images, the newest last; takes no render_mode."""
 
     observation_space = STACK
     action_space = Discrete(2)
@@ -62,7 +62,7 @@ class StackedVector(VectorEnv):
 
 
 class Other(gymnasium.Env):
-    """Renders, but what it observes is nothing that the policy has met."""
+    """Renders, but its observations are unknown to the policy."""
 
     observation_space = Box(0, 255, (210, 160, 3), np.uint8)
     action_space = Discrete(2)

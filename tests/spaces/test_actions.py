@@ -85,7 +85,7 @@ def arrays(action: Any) -> Any:
 
 
 def first(action: Any) -> Any:
-    """Row 0 of every leaf."""
+    """Return row 0 of every leaf."""
     return tree.map_leaves(lambda x: np.asarray(x[0]), action)
 
 
@@ -217,7 +217,7 @@ def test_squash_without_finite_bounds_is_a_config_error_that_names_them(
 
 
 def check_to_env(module: ModuleType) -> None:
-    """Starts, shapes, dtypes, clipping and squashing, by hand."""
+    """Starts, shapes, dtypes, clipping and squashing match manual values."""
     action = np.array([0, 2])
     same = module.to_env(spaces.Discrete(3), action)
     assert same.tolist() == [0, 2]
@@ -253,7 +253,7 @@ def check_to_env(module: ModuleType) -> None:
 
 
 def check_flatten_mask(module: ModuleType) -> None:
-    """Every form that an environment may give."""
+    """Every form that an environment may return works."""
     flatten = module.flatten_mask
     given = np.array([[1, 0, 1], [0, 1, 1]], np.int8)
     flat = flatten(spaces.Discrete(3), given)
@@ -287,7 +287,7 @@ def check_flatten_mask(module: ModuleType) -> None:
 
 
 def check_mask_is_empty(module: ModuleType) -> None:
-    """A component without any choice, by hand."""
+    """A component without any choice matches manual values."""
     empty = module.mask_is_empty
     bits = np.array([[0, 0, 0, 1, 1], [1, 0, 0, 0, 0], [0, 1, 0, 0, 1], [0, 0, 0, 0, 0]], bool)
     assert empty(Categorical(5), bits).tolist() == [False, False, False, True]

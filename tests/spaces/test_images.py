@@ -81,7 +81,7 @@ def test_what_counts_as_an_image(space, image):
 
 
 def literal(x, low, symbols, layout):
-    """Cell by cell: a 1 in the channel of its symbol."""
+    """Set a 1 in the channel of each cell's symbol."""
     n, a, b, c = x.shape
     height, width, channels = (b, c, a) if layout == "channels_first" else (a, b, c)
     y = np.zeros((n, channels * symbols, height, width))

@@ -15,7 +15,7 @@ from headrace.spaces.text import Words, check_vocabulary, is_text, text_paths, w
 
 
 class MissionSpace(gymnasium.Space):
-    """Strings of someone's own, as some packages have them."""
+    """Strings of another class, as in some packages."""
 
     def __init__(self, words=("red", "blue")):
         super().__init__(dtype=str)
@@ -29,7 +29,7 @@ class MissionSpace(gymnasium.Space):
 
 
 def number_by_hand(word, buckets):
-    """One more than the remainder of the CRC-32 of ISO 3309, bit by bit."""
+    """Return one more than the remainder of the CRC-32 of ISO 3309, bit by bit."""
     remainder = 0xFFFFFFFF
     for byte in word.encode():
         remainder ^= byte

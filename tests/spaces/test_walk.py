@@ -15,7 +15,7 @@ NESTED = Dict([("z", Tuple((ARM, GRIP))), ("a", MOVE)])  # pairs keep their orde
 
 
 def check_map_space(module: ModuleType) -> None:
-    """Structure, order, and which parts meet, by hand."""
+    """Structure, order and corresponding parts match manual values."""
     mapped = module.map_space
     assert mapped(lambda *given: given, MOVE) == (MOVE,)
     assert mapped(lambda leaf: leaf, NESTED) == {"z": (ARM, GRIP), "a": MOVE}

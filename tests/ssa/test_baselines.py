@@ -9,7 +9,7 @@ from headrace_ssa.outlook import FEATURES, GLOBALS
 
 
 def shown(risks, after, back):
-    """An observation ``[1, 8 + 8 n]`` of objects with these risks: as it is, after each burn."""
+    """Return an observation ``[1, 8 + 8 n]`` of objects with these risks: now and after burns."""
     obs = np.zeros((1, GLOBALS + FEATURES * len(risks)), np.float32)
     numbers = obs[0, GLOBALS:].reshape(-1, FEATURES)
     for k, values in enumerate(zip(risks, after, back, strict=True)):

@@ -30,7 +30,7 @@ PAIRS = [(one, two) for one, two in itertools.pairwise(LINES) if one[:2] == "1 "
 
 
 def omm(satellite, name):
-    """Its fields of OMM; of those that the package doesn't write, what a catalogue has there."""
+    """Return its OMM fields, with typical values of those that the package doesn't write."""
     fields = export_omm(satellite, name)
     return {key: str(value) for key, value in fields.items()}
 
@@ -42,14 +42,14 @@ FIELDS = [omm(Satrec.twoline2rv(*pair), f"OBJECT {i}") for i, pair in enumerate(
 
 @pytest.fixture
 def files(tmp_path):
-    """The same objects in each format, by its name."""
+    """Return the same objects in each format, by name."""
     tle = tmp_path / "objects.tle"
     tle.write_text("\n".join(f"OBJECT {i}\n{a}\n{b}" for i, (a, b) in enumerate(COMPLETE)) + "\n")
     return {"tle": tle, **written(tmp_path, FIELDS)}
 
 
 def written(folder, fields):
-    """Objects in each format of OMM."""
+    """Return objects in each format of OMM."""
     with (folder / "objects.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(fields[0]))
         writer.writeheader()
@@ -69,7 +69,7 @@ PARTS = {
 
 
 def xml(objects):
-    """One segment each, three lines long."""
+    """Return one segment each, three lines long."""
 
     def part(fields, name):
         inside = "".join(f"<{key}>{fields[key]}</{key}>" for key in PARTS[name])
@@ -86,7 +86,7 @@ def xml(objects):
 
 
 def without(text, name, segment):
-    """XML whose ``segment`` lacks an element; as many lines as before."""
+    """Return XML whose ``segment`` lacks an element, with the same number of lines."""
     parts = text.split("<segment>")
     found = re.search(f"<{name}>.*</{name}>", parts[segment + 1], re.DOTALL)
     empty = "\n" * found[0].count("\n")
@@ -125,7 +125,7 @@ def test_every_format_gives_the_same_orbits(files, kind):
 
 @pytest.mark.parametrize("kind", ["csv", "json", "xml"])
 def test_what_the_package_does_not_read_and_orbits_do_not_need_loses_no_object(files, kind):
-    """Numbers beyond 339,999, epochs of whole seconds, and counters that are left empty."""
+    """Numbers beyond 339,999, epochs of whole seconds, and empty counters."""
     wanted = catalogue.read(files[kind])
     empty = dict.fromkeys(("REV_AT_EPOCH", "ELEMENT_SET_NO", "EPHEMERIS_TYPE"))
     fields = [
@@ -167,7 +167,7 @@ def test_behind_a_comment_the_right_line_is_named(files):
 
 
 def test_objects_whose_sum_of_digits_is_wrong_are_left_out_and_the_first_is_told(tmp_path):
-    """As those of the verification set, which are wrong on purpose."""
+    """Like those of the verification set, which are wrong on purpose."""
     path, mended = tmp_path / "as_it_is.tle", tmp_path / "mended.tle"
     path.write_text(VERIFICATION)
     told = r"3 of its 33 objects are skipped, because a checksum .*line 100 .*as 4 .*tallies to 2"

@@ -12,7 +12,7 @@ COUNTS = ("collisions", "avoided", "false_alarms")
 
 @pytest.fixture
 def crowded(monkeypatch):
-    """Short episodes full of close calls."""
+    """Short episodes with many close calls."""
     monkeypatch.setattr(scene, "FIRST_APPROACH", 6)
     monkeypatch.setattr(scene, "LENGTH_M", 150.0)
 

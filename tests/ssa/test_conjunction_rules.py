@@ -14,7 +14,7 @@ WAIT, FORWARDS, BACKWARDS = 0, N + 1, N + 2
 
 
 def staged(*misses, tca=(45, 50, 55)):
-    """One episode in which nothing is uncertain in truth: objects pass at these misses (m)."""
+    """Return an episode without uncertainty: objects pass at these misses (m)."""
     envs = SSAConjunctionVectorEnv(1, N, HORIZON)
     envs.reset(seed=0)
     at = envs.scene
@@ -29,7 +29,7 @@ def staged(*misses, tca=(45, 50, 55)):
 
 
 def play(envs, *actions):
-    """Rewards, and sums of the counts, until the end; waits after these actions."""
+    """Return rewards and sums of the counts until the end; waits after these actions."""
     rewards, counts = [], np.zeros(3, int)
     for k in range(HORIZON):
         action = actions[k] if k < len(actions) else WAIT

@@ -15,7 +15,7 @@ FEATURE_TIME, FEATURE_RISK = 0, 2
 
 
 def shown(obs, feature):
-    """A number of every object of the list, ``[B, n]``."""
+    """Return a number of every object of the list, ``[B, n]``."""
     return obs[:, GLOBALS:].reshape(len(obs), -1, FEATURES)[..., feature].astype(float)
 
 
@@ -28,7 +28,7 @@ def risk_shown(obs):
 
 
 def within_errors(happened, probability, errors=4.0):
-    """Does the number of events agree with the sum of their probabilities?"""
+    """Check that the number of events agrees with the sum of their probabilities."""
     expected, spread = probability.sum(), np.sqrt((probability * (1 - probability)).sum())
     print(f"\ncalibration: {happened.sum():.0f} collisions, {expected:.1f} ± {spread:.1f} expected")
     assert spread > 0
@@ -36,7 +36,7 @@ def within_errors(happened, probability, errors=4.0):
 
 
 def play_through(envs, seed, choose):
-    """One episode of each: the risk of any collision at first, who collided, and close calls."""
+    """Play one episode each: initial risk of any collision, collisions, and close calls."""
     obs, infos = envs.reset(seed=seed)
     first = obs[:, 2].astype(float)
     alive, collided = np.ones(len(obs), bool), np.zeros(len(obs), bool)
@@ -107,7 +107,7 @@ def one(values, *index):
 
 
 def true_orbit(at, row, k):
-    """Object ``k``'s catalogue orbit, shifted by its path's error at the start and its rate."""
+    """Return object ``k``'s catalogue orbit, shifted by its initial error and its rate."""
     mean = one(at.elements, row, [1 + k])
     start = at.path[row, 0, k]
     rate = (at.path[row, 1, k] - start) / STEP_S
@@ -117,7 +117,7 @@ def true_orbit(at, row, k):
 
 
 def least_distance(first, second, around, half_width_s=3.0):
-    """Least distance of two orbits, from positions on a fine grid."""
+    """Return the least distance of two orbits, from positions on a fine grid."""
     for steps in (601, 601):  # the second one within a step of the first
         times = around + np.linspace(-half_width_s, half_width_s, steps)
         places = [
@@ -157,7 +157,7 @@ def test_a_miss_is_the_least_distance_of_the_true_orbits(sign):
 
 
 def apart(position, velocity, own_position, own_velocity):
-    """Distance of the straight lines through two states."""
+    """Return the distance of the straight lines through two states."""
     along = velocity - own_velocity
     along /= np.linalg.norm(along)
     gap = position - own_position

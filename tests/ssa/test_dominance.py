@@ -14,7 +14,7 @@ from tests.ssa.dominance_oracle import SlowGame
 
 @pytest.fixture
 def crowded(monkeypatch):
-    """Satellites so near one another that much happens, and some collide."""
+    """Satellites so near to each other that much happens, and some collide."""
     monkeypatch.setattr(scene, "CENTRE_M", 700.0)
     monkeypatch.setattr(scene, "APART_M", 400.0)
     monkeypatch.setattr(scene, "ROUND_M", (50.0, 400.0))
@@ -30,7 +30,7 @@ def flat(monkeypatch):
 
 
 def wishes(rng, mask, n):
-    """Random actions: mostly allowed ones, burns less often than their number would have it."""
+    """Return random actions: mostly allowed ones, with fewer burns than uniform."""
     weights = np.where(mask, 1.0, 0.3) * rng.random(mask.shape)
     weights[:, 1 : 1 + 6 * n] *= 0.75
     return weights.argmax(axis=1)

@@ -21,7 +21,7 @@ INCLINATIONS = (0.0, 51.6, 97.8)
 
 
 def moving(place, speed):
-    """Axes ``[..., 3, 3]`` of the frame of an orbit, and its spin in these axes, under J2."""
+    """Return axes ``[..., 3, 3]`` of an orbit's frame, and its spin in these axes, under J2."""
     axes, radius = orbits.frame(place, speed), np.linalg.norm(place, axis=-1)
     momentum = np.linalg.norm(np.cross(place, speed), axis=-1)
     across = [pull(p, J2) @ each[2] for p, each in zip(place, axes, strict=True)]
@@ -31,7 +31,7 @@ def moving(place, speed):
 
 
 def reference(degrees):
-    """Places and speeds ``[PLACES, 3]`` on an orbit that J2 leaves as round as it can."""
+    """Return positions and velocities ``[PLACES, 3]`` on a nearly circular orbit under J2."""
     inclination = math.radians(max(degrees, 1e-3))
     # A mean radius as the game's takes another mean axis: J2 pulls inwards, and lets it turn.
     bent = 0.75 * J2 * (EARTH / RADIUS) ** 2 * (3 * math.cos(inclination) ** 2 - 1)
@@ -96,7 +96,7 @@ def sizes(off):
 @pytest.mark.parametrize("burns", [False, True])
 @pytest.mark.parametrize("degrees", INCLINATIONS)
 def test_with_j2_it_is_what_an_integration_gives_on_average_over_the_orbit(degrees, burns):
-    """The equations don't know where on the orbit the satellites are: they are J2's average."""
+    """The equations average J2 over the orbit, independent of the satellites' position."""
     for what, seconds in (("step", 120.0), ("revolution", REVOLUTION_S)):
         for share in (1.0, NEAR):
             for name, off in zip(("without", "with"), errors(degrees, seconds, share, burns),
@@ -127,7 +127,7 @@ def test_at_a_games_distances_it_is_no_further_off_than_without(degrees):
 
 
 def test_the_swing_across_the_track_is_the_average_of_planes_apart_by_tilt_and_by_node():
-    """Without it the frame's own rate, or that of the argument of latitude, would be as good."""
+    """Without it the frame's rate, or that of the argument of latitude, would be as good."""
     degrees = 97.8
     at = motion.rates(degrees)
     _, off = errors(degrees, REVOLUTION_S, NEAR, False)

@@ -17,7 +17,7 @@ REVOLUTION_S = 2 * math.pi / N
 
 
 def two_bodies(state, seconds):
-    """Its state after an integration of its orbit around the Earth, seen from the reference."""
+    """Return a state after integrating its orbit around the Earth, seen from the reference."""
     x, y, z, vx, vy, vz = state
     # In the inertial frame at time 0; the moving frame turns with rate N about z.
     start = [RADIUS + x, y, z, vx - N * y, vy + N * (RADIUS + x), vz]

@@ -13,7 +13,7 @@ ACTIONS = rules.Actions(2)
 
 
 def scenes(steps=10, games=30, n=2, inclination=None):
-    """Games after some random steps, with what their columns see."""
+    """Return games after some random steps, with the observations of their columns."""
     envs = OrbitalDominanceVectorEnv(2 * games, n, inclination=inclination)
     obs, infos = envs.reset(seed=0)
     act = players.random_player()
@@ -64,12 +64,12 @@ def test_the_tracker_points_inspectors_first_and_then_holds():
 
 @pytest.fixture
 def flat(monkeypatch):
-    """An Earth so flat that whatever forgets J2 is seen."""
+    """An Earth so flat that ignoring J2 is detected."""
     monkeypatch.setattr(motion, "J2", 0.05)
 
 
 def slow_gain(at, own, other, spread, kick, sun_steps):
-    """The points of inspection that a burn is expected to bring, step by step."""
+    """Return the points of inspection expected from a burn, step by step."""
     total = 0.0
     for k in range(1, 25):
         if not sun_steps[k - 1]:

@@ -27,7 +27,7 @@ def jam(k):
 
 
 def staged(places=None):
-    """One game without errors of measurement in full light, everybody at rest on the track.
+    """Return a game without measurement errors in full light, all at rest on the track.
 
     Args:
         places: km ahead of the middle: blue's asset and inspector, red's asset and inspector.
@@ -191,7 +191,7 @@ def test_surveys_come_every_16_steps_to_both_sides_and_of_all_satellites():
 
 
 def random_games(n, games=30, horizon=60):
-    """Steps of games with random actions, many of which are forbidden: before and after."""
+    """Yield games before and after random actions, many of which are forbidden."""
     envs = OrbitalDominanceVectorEnv(2 * games, n, horizon)
     _, infos = envs.reset(seed=4)
     rng = np.random.default_rng(4)
@@ -231,7 +231,7 @@ def test_what_the_mask_forbids_does_nothing_and_all_else_does_something():
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_sides_that_change_seats_change_everything(n):
-    """Red's game from blue's seat: the same observations, masks and rewards, in the other order."""
+    """Red's game from blue's seat has the same observations, masks and rewards, reordered."""
     envs, other = (OrbitalDominanceVectorEnv(40, n, 50) for _ in range(2))
     envs.reset(seed=7), other.reset(seed=7)
     at = other.scene

@@ -68,8 +68,8 @@ def test_tracks_grow_without_measurements_and_shrink_with_them():
 def test_errors_are_as_large_as_the_tracks_say_if_burns_are_as_they_expect(looks):
     """The mean of error' P^-1 error is 6, as for a true Gaussian of 6 numbers.
 
-    With looks it is somewhat more: what a sensor misses was further off than the track says, and
-    that it was missed isn't made use of.
+    With observations it is somewhat more: missed targets were farther away than the track says, and
+    misses aren't used as information.
     """
     games = 1500
     envs = Games(2 * games)

@@ -18,7 +18,7 @@ SHAPES = catalogue.Catalogue(
 
 
 def met(games=50, n=6, steps=100):
-    """States of satellites, and meetings with objects of SHAPES."""
+    """Return states of satellites, and encounters with objects of SHAPES."""
     rng = np.random.default_rng(0)
     count = (games, 1)
     ex, ey = 5e-4 * rng.standard_normal((2, *count))

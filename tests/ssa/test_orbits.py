@@ -14,7 +14,7 @@ EPISODE_S = 24_000.0  # 6.7 h
 
 
 def some(num, seed=0, spread=1e-3):
-    """Mean elements of ``num`` orbits like the game's."""
+    """Return mean elements of ``num`` orbits like the game's."""
     rng = np.random.default_rng(seed)
     ex, ey = spread * rng.standard_normal((2, num))
     inc = np.radians(rng.uniform(20, 160, num))
@@ -30,7 +30,7 @@ def later(mean, seconds):
 
 
 def gravity(r):
-    """Acceleration of a point mass and of the Earth's flattening, ``[..., 3]``."""
+    """Return the acceleration by a point mass and the Earth's flattening, ``[..., 3]``."""
     distance2 = np.sum(r * r, axis=-1, keepdims=True)
     pull = -orbits.MU * r / distance2**1.5
     ratio = 5 * r[..., 2:] ** 2 / distance2
@@ -40,7 +40,7 @@ def gravity(r):
 
 
 def integrate(r, v, seconds, step_s=10.0):
-    """States every step: positions and velocities ``[K + 1, ..., 3]``."""
+    """Return states at every step: positions and velocities ``[K + 1, ..., 3]``."""
     path = [(r, v)]
     for _ in range(round(seconds / step_s)):
         k1, l1 = v, gravity(r)
@@ -54,7 +54,7 @@ def integrate(r, v, seconds, step_s=10.0):
 
 
 def flown(mean, seconds):
-    """The integrator's way from these elements, and the times of its states."""
+    """Return the integrator's path from these elements, and its times."""
     r, v = integrate(*orbits.state(mean), seconds)
     return r, v, 10.0 * np.arange(len(r))[:, None]
 
@@ -77,7 +77,7 @@ def test_over_a_day_it_stays_within_kilometres_of_an_integrator():
 
 
 def in_frame(r, v, change):
-    """A vector's parts: radial, along the track, across it."""
+    """Return a vector's parts: radial, along the track, across it."""
     return np.einsum("...fx,...x->...f", orbits.frame(r, v), change)
 
 

@@ -21,7 +21,7 @@ from headrace_ssa.simple import optimal_return
 
 
 def share_of_the_optimum(policy, episodes=500, seed=1_000_000):
-    """Mean return over the mean of each episode's own best."""
+    """Return the mean return over the mean of each episode's optimum."""
     envs = SimpleSatelliteVectorEnv(episodes)
     obs, _ = envs.reset(seed=seed)
     best, total = optimal_return(obs[:, 6:]), np.zeros(episodes)
@@ -76,7 +76,7 @@ def test_the_recipes_of_the_large_games_train(name, algorithm, tmp_path):
 
 
 def shortened(config, run_dir, **settings):
-    """Few columns of games of 20 steps, a few updates."""
+    """Shorten to few columns, games of 20 steps and few updates."""
     return dataclasses.replace(
         config,
         env_kwargs={"horizon": 20},
@@ -143,7 +143,7 @@ def test_the_recipes_opponents_stay_unless_one_policy_is_to_be_exploited():
 
 @pytest.mark.full  # the long form of the one above, for the wargame
 def test_self_play_learns_to_watch_within_seconds(tmp_path):
-    """A shortened recipe, with its first learning rate, beats random actions and none at all."""
+    """A shortened recipe with its initial learning rate beats random actions and none."""
     whole = recipe("orbital")
     config = dataclasses.replace(
         whole,

@@ -12,7 +12,7 @@ from headrace_ssa.risk import collision_probability, plane
 
 
 def covariance(long, short, angle):
-    """``xx, xy, yy`` of an ellipse with these deviations, the long axis at an angle."""
+    """Return ``xx, xy, yy`` of an ellipse with these deviations and angle of the long axis."""
     c, s = math.cos(angle), math.sin(angle)
     return (
         np.array([long**2 * c * c + short**2 * s * s]),
@@ -38,7 +38,7 @@ NODE, WEIGHT = np.polynomial.legendre.leggauss(100)
 
 
 def foster(x, y, long, short, radius):
-    """Foster's integral over the disc, by Gauss-Legendre in radius and equal steps in angle."""
+    """Compute Foster's integral over the disc by quadrature in radius and angle."""
     rho = 0.5 * radius * (NODE[:, None] + 1)
     theta = 2 * np.pi * np.arange(400) / 400
     square = ((rho * np.cos(theta) - x) / long) ** 2 + ((rho * np.sin(theta) - y) / short) ** 2

@@ -19,7 +19,7 @@ def visible(place, angle=0.0):
 
 
 def place(lat_deg, lon_deg, altitude):
-    """A place above the Earth, before it turned."""
+    """Return a point above the Earth, before it turned."""
     lat, lon = math.radians(lat_deg), math.radians(lon_deg)
     r = EARTH_RADIUS + altitude
     return r * np.array(

@@ -22,7 +22,7 @@ STALENESS, PRIORITY = slice(1, 6), slice(6, 11)
 
 
 def play(env, actions, seed=None):
-    """The transitions of one episode: obs before, reward, obs after, terminated."""
+    """Return the transitions of one episode: obs before, reward, obs after, terminated."""
     obs, _ = env.reset(seed=seed)
     steps = []
     for action in actions:
@@ -217,7 +217,7 @@ def test_a_step_without_an_episode_is_an_error():
 
 
 def best_by_recursion(priorities, num_steps):
-    """The greatest expected return over all plans, step by step from the rules."""
+    """Return the greatest expected return over all plans, step by step from the rules."""
     num = len(priorities)
 
     @cache

@@ -17,7 +17,7 @@ Q = ACCELERATION**2 * np.outer(G, G)
 
 
 def some(num, seed=0):
-    """Tracks with any correlation between position and rate."""
+    """Return tracks with any correlation between position and rate."""
     rng = np.random.default_rng(seed)
     sigma, sigma_rate = rng.uniform(1, 300, num), rng.uniform(1e-4, 0.02, num)
     mean, rate = 100 * rng.standard_normal(num), 0.01 * rng.standard_normal(num)
@@ -26,7 +26,7 @@ def some(num, seed=0):
 
 
 def matrices(track):
-    """State ``[N, 2]`` and covariance ``[N, 2, 2]``."""
+    """Return state ``[N, 2]`` and covariance ``[N, 2, 2]``."""
     x = np.stack([track.mean, track.rate], axis=-1)
     p = np.stack([track.var, track.cov, track.cov, track.var_rate], axis=-1)
     return x, p.reshape(-1, 2, 2)

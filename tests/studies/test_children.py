@@ -43,7 +43,7 @@ def sleep(output, timeout_s, children=None, **request):
 
 
 def started(output) -> list[psutil.Process]:
-    """The child of the sleeper, and the sleeper if it still runs."""
+    """Return the child of the sleeper, and the sleeper if it still runs."""
     wait_until(lambda: output.exists() and output.read_text().endswith("\n"))
     child = psutil.Process(int(output.read_text().split()[1]))
     parent = child.parent()

@@ -81,7 +81,7 @@ def test_steps_are_written_in_thousands_or_millions():
 
 
 def ends_of(runs) -> tuple[float, float, float]:
-    """The line's height, and the band's ends, of level curves."""
+    """Return the line's height, and the band's ends, of level curves."""
     panel = Figure().subplots()
     plotting.curves(panel, {"name": runs})
     (band,) = panel.collections

@@ -37,7 +37,7 @@ def make_policy(env=BrightQuarter, network=CONV) -> hr.Policy:
 
 @pytest.fixture
 def settled(monkeypatch):
-    """The resolved precision, the policy's and the lines, where bfloat16 was so fast."""
+    """Return the resolved precision, the policy and messages for a given speed of bfloat16."""
 
     def run(share=FAST, policy=None, **settings):
         def found(*_):
@@ -142,7 +142,7 @@ def test_the_measurement_ends_once_it_is_clear(halved, turns, monkeypatch):
     [(1, 1.0, 0.5), (1, 20.0, 1.25), (40, 1.0, 1.25), (4, 2.0, 1.0)],
 )
 def test_beside_a_gpu_that_learns_counts_what_takes_longer(actors, passes, both, monkeypatch):
-    """An image takes 1 to act on, 0.5 in bfloat16, and 0.1 or 0.125 to learn from."""
+    """An image costs 1 to act on, 0.5 in bfloat16, and 0.1 or 0.125 to train on."""
     images = []
 
     def act_s(policy, num, of):
@@ -167,7 +167,7 @@ SIZES = {"num_actors": 3, "envs_per_actor": 4, "fragment_length": 50, "batch_siz
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Settings may name one."""
+    """Settings may name a precision."""
     monkeypatch.setattr(checks, "check_device", lambda device: None)
 
 
@@ -252,7 +252,7 @@ def acted(policy: hr.Policy) -> Rollout:
 def test_actor_and_learner_agree_on_policy_to_a_hundredth_in_bfloat16(conv, core):
     """|log pi - log mu| <= 0.01 for every step with the same weights: ratios of 0.99 to 1.01.
 
-    In float32 it is 1e-5, and what float32 says of what bfloat16 did is further away than 0.01.
+    In float32 it is 1e-5. Evaluating bfloat16 actions in float32 differs by more than 0.01.
     """
     policy = make_policy(network=hr.Network(conv=conv, core=core, core_size=16))
     before = acted(policy)

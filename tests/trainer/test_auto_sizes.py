@@ -86,7 +86,7 @@ TABLE = {
 
 @pytest.fixture
 def pinned(monkeypatch):
-    """Two algorithms' sizes, whatever theirs are."""
+    """Return the sizes of two algorithms."""
     long = LearnsAt(Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096))
     short = LearnsAt(Span(8, 32, 64), Span(8, 16, 32), Span(256, 512, 1024))
     for cls, sizes in ((hr.PPO, long), (hr.APPO, long), (hr.IMPALA, short)):
@@ -191,7 +191,7 @@ def test_what_follows_from_sizes_is_not_known_before_they_are(name):
 
 
 class Counting(gymnasium.Env):
-    """Counts its steps, and fails in the one that ``fails`` says."""
+    """Counts its steps, and fails in step ``fails``."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -247,7 +247,7 @@ def sizes_of(run_dir) -> tuple[int, ...]:
 
 @pytest.fixture
 def unmeasured(monkeypatch):
-    """Makes measuring an error."""
+    """Makes measurements an error."""
 
     def forbid():
         def fail(*args):

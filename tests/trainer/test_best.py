@@ -17,9 +17,9 @@ from headrace.rundir.files import read_jsonl
 
 @pytest.fixture
 def evaluated(tiny, monkeypatch):
-    """Trains with evaluations every 64 steps that come to these means.
+    """Trains with evaluations every 64 steps that have these means.
 
-    Returns the trainer, and the weights that played each.
+    Returns the trainer, and the weights of each evaluation.
     """
 
     def train(means: list[float], config: hr.Config | None = None, **settings):

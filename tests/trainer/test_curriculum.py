@@ -26,12 +26,12 @@ SIZES = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 10, "log_inter
 
 
 def harder(result, trainer):
-    """One more level with each result, up to 6."""
+    """Raises the level with each result, up to 6."""
     trainer.call_envs("set_task", min(result.updates, 6), evaluation=True)
 
 
 def train(tmp_path, env=Levels, callback=harder, **settings):
-    """The results of a run."""
+    """Return the results of a run."""
     seen = []
     callbacks = [lambda result: seen.append(result), *([callback] if callback else [])]
     given = {"total_steps": 480, "run_dir": tmp_path / "run", "eval_episodes": 2}

@@ -31,7 +31,7 @@ def trainer(tiny):
 
 @pytest.fixture
 def signals():
-    """Begins with a program's own handlers, whatever a test before left, and puts them back."""
+    """Starts with default signal handlers, and restores them."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:

@@ -17,7 +17,7 @@ SIZES = {"envs_per_actor": 2, "fragment_length": 20, "eval_episodes": 3}
 
 @pytest.fixture
 def base():
-    """The first of some free ports."""
+    """Return the first of several free ports."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return 20_000 + found.getsockname()[1] % 10_000

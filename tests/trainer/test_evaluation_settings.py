@@ -19,7 +19,7 @@ from headrace.rundir.terminal import closing_table
 
 
 class Paying(gymnasium.Env):
-    """Pays ``reward`` for action 1 at each of ``length`` steps."""
+    """Rewards action 1 with ``reward`` at each of ``length`` steps."""
 
     action_space = Discrete(2)
 
@@ -40,7 +40,7 @@ class Paying(gymnasium.Env):
 
 @pytest.fixture
 def paying(tiny):
-    """Makes the settings of a run of two updates whose evaluations pay more than training."""
+    """Creates the settings of a run of two updates whose evaluations have higher rewards."""
 
     def make(**settings):
         given = {"env": Paying, "env_kwargs": {"reward": 1.0}, "eval_env_kwargs": {"reward": 7.0}}
@@ -82,7 +82,7 @@ def test_arguments_of_evaluations_may_change_where_a_run_is_resumed(paying, fini
 
 
 def test_actions_of_an_evaluation_are_drawn_if_asked(paying, finish):
-    """An untrained policy plays either action in half of all steps; drawn by the seed alone."""
+    """An untrained policy takes either action in half of all steps, by the seed alone."""
     policy = hr.Policy(Paying().observation_space, Paying.action_space)
     kwargs = {"env_kwargs": {"length": 200}, "engine": "sync"}
     drawn = []

@@ -27,7 +27,7 @@ CAUSES = {
 
 @pytest.fixture
 def evaluator(tiny, tmp_path):
-    """Makes an evaluator of FaultyEnv, and the list of what it says."""
+    """Creates an evaluator of FaultyEnv, and the list of its messages."""
     made = []
 
     def make(mode: str, once: bool = False, **settings) -> tuple[Evaluator, list[str]]:

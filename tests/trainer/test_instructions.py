@@ -14,7 +14,7 @@ TASKS = ["Go left!", "go right", "do not go right", "wait"]
 
 
 class InstructionEnv(gymnasium.Env):
-    """Reward 1 for doing what is said; another task at each of eight steps."""
+    """Reward 1 for following the instruction, which changes at each of eight steps."""
 
     observation_space = Dict(task=Text(20, charset="abcdefghijklmnopqrstuvwxyzG !"))
     action_space = Discrete(len(TASKS))
@@ -38,7 +38,7 @@ class InstructionEnv(gymnasium.Env):
 
 
 class Mission(gymnasium.Space):
-    """Strings of someone's own."""
+    """Strings of another class."""
 
     def __init__(self):
         super().__init__(dtype=str)

@@ -162,9 +162,9 @@ def test_actors_that_would_idle_are_told_of(tiny):
 def greatest_lag(algo: hr.IMPACT, max_lag: int, passes_counted: int) -> int:
     """Literally: when IMPACT takes its batches, and how far updates get while one waits.
 
-    What is begun while batch b is the latest that was taken has at most max_lag + 1 batches'
-    rollouts before it, itself included and those that the learner holds: so it is in batch
-    b + max_lag at most while b is held, and in b + max_lag + 1 once b's update is over.
+    A rollout that starts while batch b is the latest has at most max_lag + 1 batches of rollouts
+    before it, including itself and those that the learner holds. So it is in batch b + max_lag at
+    most while b is held, and in b + max_lag + 1 once b's update is over.
     """
     steps = [
         t

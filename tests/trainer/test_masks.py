@@ -36,7 +36,7 @@ FORMS = {
 
 
 class Masked(gymnasium.Env):
-    """Episodes of three steps; shows ``mask(step)`` in its infos."""
+    """Episodes of three steps with ``mask(step)`` in their infos."""
 
     observation_space = Box(-1, 1, (1,))
 
@@ -56,7 +56,7 @@ class Masked(gymnasium.Env):
 
 
 class SameStep(VectorEnv):
-    """Only the action ``step`` is allowed, as infos say; episodes of 3 or 4 steps."""
+    """Allows only the action ``step``, by infos; episodes of 3 or 4 steps."""
 
     def __init__(self, num_envs, mode=AutoresetMode.SAME_STEP):
         self.num_envs, self._mode = num_envs, mode
@@ -149,7 +149,7 @@ def test_a_mask_that_forbids_every_action_names_the_environment_and_the_row():
 
 
 class Strict(Masked):
-    """Shows its mask from a step on, and takes no action that it forbids."""
+    """Shows its mask from a step on, and rejects forbidden actions."""
 
     def __init__(self, shown_from=0):
         super().__init__(Discrete(3), lambda step: [0, 1, 1])
@@ -177,7 +177,7 @@ def test_what_a_step_costs_is_found_by_actions_that_masks_allow():
 
 
 class SomeMask(CountingTurns):
-    """The first two moves show no mask, or no move of the first game."""
+    """The first two moves, or all moves of the first game, have no mask."""
 
     def __init__(self, late=False):
         super().__init__(mask="info")

@@ -39,12 +39,12 @@ EVERYTHING = [
 
 
 def pairs(case: tuple) -> set[tuple]:
-    """Every two settings of a case, with their places."""
+    """Return every two settings of a case, with their positions."""
     return set(itertools.combinations(enumerate(case), 2))
 
 
 def selection() -> list[tuple]:
-    """Cases of four spaces, chosen one by one for the most pairs that no earlier one has."""
+    """Return cases of four spaces, chosen greedily for the most new pairs."""
     # GRU differs from LSTM in the core alone, other spaces in the distribution: make test-full.
     cases = [case for case in EVERYTHING if case[1] in SPACES[:4] and case[2] != "gru"]
     missing = set().union(*map(pairs, cases))

@@ -181,7 +181,7 @@ def test_no_learner_takes_memory_before_the_others_have_seen_what_is_free(tmp_pa
 
 @pytest.fixture
 def limits(monkeypatch):
-    """Those of open files, soft and hard, as this process finds and sets them."""
+    """Return soft and hard limits of open files, as this process finds and sets them."""
     found = [20_000, 20_000]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(found))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, new: found.__setitem__(slice(2), new))

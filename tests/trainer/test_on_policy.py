@@ -19,7 +19,7 @@ from headrace.types import Rollout
 
 
 def filler(env, network, num_envs=6, num_steps=24, env_kwargs=None):
-    """A policy with random weights and statistics, and a function that fills a poisoned slot."""
+    """Return a policy with random weights and statistics, and a function that fills a slot."""
     envs = make_vec(env, num_envs, "auto", env_kwargs)
     _, infos = envs.reset(seed=0)
     torch.manual_seed(1)

@@ -36,7 +36,7 @@ PARTS = [
 
 
 def policy_of(spaces, **network) -> tuple[Policy, Tasks]:
-    """With weights by which actions depend on what is seen, and its tasks, joined."""
+    """Return a policy whose actions depend on observations, and its unified tasks."""
 
     def named(name):
         def create():
@@ -74,7 +74,7 @@ class Showing(gymnasium.Env):
 
 
 def joined_env(tasks, spaces, number) -> gymnasium.Env:
-    """A task as training steps it."""
+    """Return a task as training steps it."""
     env = Showing(spaces[number])
     for wrap in getattr(tasks.envs[number], "wrappers", ()):
         env = wrap(env)
@@ -143,7 +143,7 @@ def test_a_run_is_evaluated_on_one_of_its_tasks(run):
 
 @pytest.mark.parametrize("network", [{}, TOLD])
 def test_what_training_returns_plays_its_tasks_too(network, tmp_path):
-    """Also tasks of the same actions, and the one whose spaces are the first."""
+    """Includes tasks with equal actions, and the one whose spaces are the first."""
     tasks, how = ("MountainCar-v0", "Acrobot-v1"), {"episodes": 1, "engine": "sync"}
     sizes = {"num_actors": 2, "envs_per_actor": 4, "fragment_length": 8, "total_steps": 64}
     sizes |= {"transport": "serial", "eval_episodes": 0, "run_dir": str(tmp_path / "run")}

@@ -87,7 +87,7 @@ def test_a_run_tells_of_each_policy_and_each_is_loaded(tmp_path, capsys):
 
 
 def test_an_evaluation_plays_each_policy_in_its_seats(tmp_path):
-    """Each answers by its own constant: the labels of a game tell whose action was taken."""
+    """Each policy answers with a constant: labels of a game show whose action was taken."""
     team = _constant(CountingGame, ("x", "y", "x"), {"x": 0, "y": 2})
     played = hr.evaluate(team, CountingGame, 3).agents
     for agent, action in {"agent_0": 0, "agent_1": 2, "agent_2": 0}.items():
@@ -103,7 +103,7 @@ def test_an_evaluation_plays_each_policy_in_its_seats(tmp_path):
 
 
 def _constant(env, played_by, actions) -> MultiPolicy:
-    """A team whose members always do the same."""
+    """Return a multi-policy whose members always act the same."""
     found = probe(env, "sync", {}, 0)
     mapping = PolicyMapping(found.agents, played_by)
     team = MultiPolicy.of(mapping, found.observation_space, found.action_space, hr.Network((8,)))

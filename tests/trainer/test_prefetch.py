@@ -21,7 +21,7 @@ from headrace.types import Rollout, SingleLearner
 
 
 class Source:
-    """Rollouts of one step that wait, with the number of their slot as their reward."""
+    """Rollouts of one step in a queue, with the number of their slot as their reward."""
 
     def __init__(self, policy: hr.Policy) -> None:
         self.waiting: list[tuple[int, Header, Rollout]] = []
@@ -57,7 +57,7 @@ class Source:
 
 @pytest.fixture
 def made(tiny):
-    """An intake that takes two rollouts a batch and gathers ahead, and its source."""
+    """Return a collector of two rollouts per batch that prefetches, and its source."""
     config = tiny(algo=hr.APPO(max_lag=1), envs_per_actor=2, fragment_length=1, batch_size=4)
     policy = hr.Policy(*(getattr(hr.make_vec("CartPole-v1", 1), f"single_{x}_space") for x in
                          ("observation", "action")))  # fmt: skip

@@ -97,7 +97,7 @@ def test_resume_of_an_asynchronous_run_continues_every_counter(tiny, finish):
 
 
 def environments(config, monkeypatch) -> tuple[hr.Trainer, set[float]]:
-    """Trains to the end; also what the environments of the first batch called themselves."""
+    """Trains to the end; also returns the labels of environments in the first batch."""
     seen: list[set[float]] = []
     gather = batch_collector.gather
 

@@ -221,7 +221,7 @@ def test_several_learners_follow_schedules_and_changes_together(tmp_path):
 
 @pytest.mark.parametrize("transport", ["serial", "shm"])
 def test_the_actors_of_a3c_follow_schedules(transport, tmp_path):
-    """Weights don't change while the rate is 0, and change after it rises at a third of the run."""
+    """Weights are constant while the rate is 0, and change after it rises at a third of the run."""
 
     def trained(name: str, points: object, entropy: object = "0:0.1,1:0.2") -> torch.Tensor:
         algo = hr.A3C(learning_rate=points, entropy_coef=entropy)

@@ -37,7 +37,7 @@ TASKS = ("CartPole-v1", "Acrobot-v1")
 
 
 class Quick(CountingEnv):
-    """Shows 1 in place of its number; episodes of 5 to 7 steps."""
+    """Shows 1 instead of its number; episodes of 5 to 7 steps."""
 
     mark = 1
 
@@ -48,7 +48,7 @@ class Quick(CountingEnv):
 
 
 class Slow(Quick):
-    """Shows 2, takes its time, and has longer episodes."""
+    """Shows 2, is slow, and has longer episodes."""
 
     mark = 2
 
@@ -62,9 +62,7 @@ class Slow(Quick):
 
 @pytest.fixture
 def batches(monkeypatch):
-    """The marks of each batch's columns, with how many there are of each; also of batches that
-    IMPACT learns from again.
-    """
+    """Return the labels of each batch's columns with their counts, also for IMPACT's replays."""
     seen = []
 
     def noted(batch):
@@ -184,7 +182,7 @@ def test_tasks_that_draw_nothing_leave_films_of_the_others(tiny, finish, tmp_pat
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Names of environments that were filmed, where filming what isn't drawn is refused."""
+    """Records the environments in videos, and rejects those that can't be rendered."""
     names = []
 
     def film(policy, env, path, *_):

@@ -36,7 +36,7 @@ class TwoObservations(gymnasium.Env):
 
 @pytest.fixture
 def weights(tiny, finish, tmp_path):
-    """The weights after 50 updates."""
+    """Return the weights after 50 updates."""
     runs = iter(range(10))
 
     def train(algo, **settings) -> dict[str, torch.Tensor]:

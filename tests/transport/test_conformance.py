@@ -151,7 +151,7 @@ def ray_actor_class() -> type:
 
 
 class Ray:
-    """Actors on a Ray cluster; those that live are used again by the next test."""
+    """Actors on a Ray cluster; live ones are reused by the next test."""
 
     living: ClassVar[dict] = {}
 

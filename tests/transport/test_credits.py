@@ -122,7 +122,7 @@ def test_a_bound_that_is_not_kept_and_a_turn_that_is_unfair_are_seen():
 
 
 def check_tasks(num_tasks: int, each: int, lag: int, share: int, seed: int, kind=Slots) -> None:
-    """Actors of several tasks, those of the first much slower, and what a learner takes of each."""
+    """Run actors of several tasks, the first much slower; return the rollouts of each."""
     num_actors, credits, rng = num_tasks * each, (lag + 1) * share, random.Random(seed)
     per_actor = -(-credits // each)
     slab = Slab(SPEC, num_actors * per_actor, NUM_HEADER_FIELDS)

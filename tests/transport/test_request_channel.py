@@ -34,7 +34,7 @@ LAYOUT = {
 
 @pytest.fixture
 def made() -> Iterator:
-    """Makes the calls of so many callers."""
+    """Creates the channels of several callers."""
     with contextlib.ExitStack() as stack:
 
         def make(num_callers: int) -> RequestChannel:
@@ -63,7 +63,7 @@ def right(*values: int) -> list[list[float]]:
 
 
 class Calling(threading.Thread):
-    """A caller that waits for its answer in a thread, which asks a little later if told to."""
+    """A caller that waits for its answer in a thread, after an optional delay."""
 
     def __init__(self, caller: RequestClient, *values: int, after_s: float = 0.0) -> None:
         super().__init__(daemon=True)
@@ -80,7 +80,7 @@ class Calling(threading.Thread):
 
 
 def taken(server: RequestServer, max_wait_s: float = 0.0) -> RequestBatch:
-    """The next calls, whenever they come."""
+    """Return the next calls, whenever they arrive."""
     for _ in range(40):
         if (asked := server.take(max_wait_s)) is not None:
             return asked

@@ -12,7 +12,7 @@ from worlds import MemoryEnv, MemoryVectorEnv
 
 
 def play(envs, choose, steps: int) -> tuple[list[float], list[int]]:
-    """Returns and lengths of the episodes; ``choose(obs, cue)`` knows what was shown first."""
+    """Return returns and lengths of the episodes; ``choose(obs, cue)`` knows the cue."""
     returns, lengths = [], []
     obs, _ = envs.reset(seed=0)
     cue = obs[:, :-1].argmax(1)

@@ -76,7 +76,7 @@ def test_without_a_display_an_episode_is_filmed_and_all_are_told(tmp_path, monke
 
 
 class Shown(gymnasium.Env):
-    """Notes how it is to be shown; five steps."""
+    """Records how it is rendered; five steps."""
 
     metadata = {"render_modes": ["human"]}  # noqa: RUF012
     modes: list = []  # noqa: RUF012

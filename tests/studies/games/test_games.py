@@ -34,7 +34,7 @@ def policy_of(game: str, seed: int = 0) -> Policy:
 
 
 def play(game: str, steps: int, columns: int = 8, seed: int = 0) -> Any:
-    """Random legal play, step by step: what was seen before, done, and came of it."""
+    """Play random legal moves; return observation, action and result of each step."""
     games, rng = SpielGames(columns, game), np.random.default_rng(seed)
     obs, infos = games.reset(seed=seed)
     for _ in range(steps):
@@ -47,7 +47,7 @@ def play(game: str, steps: int, columns: int = 8, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("game", GAMES)
 def test_each_step_is_what_openspiel_says(game: str) -> None:
-    """Against its states, move by move: tensors, masks, rewards, ends."""
+    """Compare with its states, move by move: tensors, masks, rewards, ends."""
     ends = 0
     for before, mask, action, states, _, reward, terminated, games in play(game, 120):
         for g, state in enumerate(states):
@@ -80,7 +80,7 @@ def test_each_step_is_what_openspiel_says(game: str) -> None:
 
 
 def test_chance_deals_as_it_should() -> None:
-    """Kuhn's six deals, each as likely."""
+    """Yield Kuhn's six deals, all equally likely."""
     deals: Counter[tuple[int, ...]] = Counter()
     games = SpielGames(600, "kuhn_poker")
     games.reset(seed=1)
@@ -120,7 +120,7 @@ def test_nash_conv_of_known_policies() -> None:
 
 @pytest.mark.parametrize("game", ["kuhn_poker", "rock_paper_scissors"])
 def test_a_table_holds_what_the_policy_does(game: str) -> None:
-    """Its returns against itself, by the table, are those of games that it plays."""
+    """Returns against itself, by the table, match those of played games."""
     policy = policy_of(game)
     table = tabular(policy, load(game))
     games = SpielGames(4000, game)
@@ -142,7 +142,7 @@ def test_a_table_holds_what_the_policy_does(game: str) -> None:
 
 
 def test_the_average_plays_as_one_that_is_drawn_for_each_game() -> None:
-    """Against any third policy it gets the mean of what each gets."""
+    """Against any third policy the average gets the mean of their returns."""
     from open_spiel.python.algorithms.expected_game_score import policy_value
 
     kuhn = load("kuhn_poker")
@@ -196,7 +196,7 @@ def test_whoever_sees_a_move_ahead_beats_those_who_see_none() -> None:
 
 
 def test_with_a_bonus_the_equilibrium_is_a_softmax_of_what_actions_return() -> None:
-    """With less of a bonus it is nearer to Nash's."""
+    """With a smaller bonus it is nearer to Nash's equilibrium."""
     rps, kuhn = load("rock_paper_scissors"), load("kuhn_poker")
     assert quantal(rps, 0.3, rounds=50).action_probability_array == pytest.approx(1 / 3)
     far, near = (nash_conv(quantal(kuhn, bonus), kuhn) for bonus in (0.5, 0.1))

@@ -38,7 +38,7 @@ def matches(run: Path) -> list[dict[str, Any]]:
 
 
 def shows(penny: int) -> Any:
-    """A policy that always shows the same."""
+    """Return a policy that always shows the same."""
     games = Pennies()
     policy = hr.Policy(games.single_observation_space, games.single_action_space)
     with torch.no_grad():

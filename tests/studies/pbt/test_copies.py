@@ -16,7 +16,7 @@ from headrace.studies.pbt.scheduler import PopulationScheduler
 
 
 def pair(tmp_path, mine: float, theirs: float, **settings):
-    """A member and its only rival; what follows the member's turn."""
+    """Return a member and its only rival after the member's turn."""
     population = stub.population(str(tmp_path), members=2, **settings)
     members = [stub.member_of(population, 0, mine), stub.member_of(population, 1, theirs)]
     taken = PopulationScheduler(population, stub.train, lambda line: None)

@@ -19,7 +19,7 @@ from headrace.studies.pbt.command import run
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
-    """A population ends without its picture, which takes most of a test's time."""
+    """Disables the plot of a population, which is slow."""
     monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
@@ -52,7 +52,7 @@ def test_training_that_always_breaks_down_ends_with_its_reason(tmp_path):
 
 
 def refuses(number: int, hopeless: bool = False):
-    """A turn's training, which fails for a member from 80 steps on, until it is another's copy."""
+    """Training of a turn that fails for a member from 80 steps on, until it copies another."""
 
     def train(population, member, hyper, until, children):
         bad = hopeless or not any(event.kind == "copied" for event in member.history())
@@ -136,7 +136,7 @@ def test_a_host_on_which_nothing_trains_leaves_members_to_others(tmp_path):
 
 
 def near_the_end(tmp_path, ended: int, members: int, jobs: int = 1):
-    """A population of which some have ended, and the others have a turn left."""
+    """Return a population in which some have finished, and the others have a turn left."""
     population = stub.population(str(tmp_path), members=members, jobs=jobs, threshold=1e6)
     for number in range(members):
         steps = stub.TOTAL if number < ended else stub.TOTAL - stub.TURN

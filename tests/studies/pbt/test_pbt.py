@@ -43,7 +43,7 @@ def taking_part(folder: Path, **settings) -> Program:
 
 
 def merged(pairs) -> list[tuple[int, int]]:
-    """(member, steps when it was left), without members that did nothing."""
+    """Return (member, steps at the end), without members that did nothing."""
     found = []
     for member, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
         found.append((member, list(group)[-1][1]))
@@ -51,7 +51,7 @@ def merged(pairs) -> list[tuple[int, int]]:
 
 
 def check(population: Population) -> int:
-    """Every member is whole, and its weights are what its history says; returns the copies."""
+    """Check that every member is complete, with the weights of its history; return the copies."""
     every = stub.histories(population)
     for number, history in enumerate(every):
         member = Member(number, population.member_dir(number))
@@ -77,7 +77,7 @@ def check(population: Population) -> int:
 
 
 def arrived(every, line, i) -> int:
-    """The steps at which a member of a line took over from the one before it."""
+    """Return the steps at which a member of a lineage replaced the previous one."""
     who, until = line[i]
     before, left = line[i - 1]
     copies = [e for e in every[who] if e.kind == "copied" and e.source == before]
@@ -91,7 +91,7 @@ def arrived(every, line, i) -> int:
 
 
 def killed(folder: Path, kills: int, seed: int) -> Population:
-    """A population of which three processes are killed, and replaced, again and again."""
+    """Run a population of which three processes are killed and replaced repeatedly."""
     population, rng = stub.population(str(folder), members=6), random.Random(seed)
     programs = [taking_part(folder, members=6) for _ in range(3)]
     while kills:
@@ -122,7 +122,7 @@ def test_200_kills_at_random_instants(tmp_path, seed):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """A population ends without its picture, which takes most of a test's time."""
+    """Disables the plot of a population, which is slow."""
     monkeypatch.setattr(report, "draw", lambda *_: None)
 
 

@@ -28,7 +28,7 @@ SIZES = {"envs_per_actor": 2, "fragment_length": 32}
 
 
 class Sleeper(gymnasium.Env):
-    """Waits 2 ms at every step; an episode is 9 steps, so that every tenth step is a filler."""
+    """Waits 2 ms per step; episodes have 9 steps, so that every tenth step is a reset step."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)

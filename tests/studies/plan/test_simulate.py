@@ -53,10 +53,10 @@ def test_side_by_side_the_slower_side_decides(num_actors):
 @pytest.mark.parametrize("max_lag", [1, 2, 5])
 @pytest.mark.parametrize("num_actors", [1, 2, 4])
 def test_with_a_slow_learner_all_slots_wait_and_the_lag_is_their_number(num_actors, max_lag):
-    """Each of n actors owns max_lag + 1 slots of one rollout each; a batch is one of each actor.
+    """Each of n actors owns max_lag + 1 slots of one rollout each; a batch has one per actor.
 
-    Once all slots are full, a slot that is released (just after a publication) is filled at once
-    with the newest weights, and waits for the max_lag batches before it.
+    Once all slots are full, a released slot (just after a publication) is filled at once with the
+    newest weights, and waits for the max_lag earlier batches.
     """
     slow = scenario(num_actors, act=0.001, update=1.0, slots=max_lag + 1, batch=num_actors)
     found = simulate(slow, 60)
@@ -66,7 +66,7 @@ def test_with_a_slow_learner_all_slots_wait_and_the_lag_is_their_number(num_acto
 
 
 def test_a_single_fast_learner_is_one_update_ahead_of_what_its_actor_began_with():
-    """The next rollout begins, with the weights of that moment, while the update is computed."""
+    """The next rollout starts with the current weights while the update is computed."""
     assert dict(simulate(scenario(slots=2), 50).lags) == {1: 40}
 
 
@@ -88,7 +88,8 @@ def test_fetching_every_k_updates_makes_rollouts_older_by_half_of_k():
 
 def test_drift_fetches_weights_once_its_mean_is_above_the_threshold():
     """0.1 nats per update: lags 1, 2, 3, 4 have a mean of 0.25, which is known when the fourth's
-    slot comes back; by then the fifth rollout has begun."""
+    slot comes back; by then the fifth rollout has started.
+    """
     drifting = scenario(slots=2, sync=sync_rule("adaptive", 0.24), drift=0.1)
     found = simulate(drifting, 400)
     assert found.pulls == pytest.approx(found.committed / 5, abs=1)
@@ -117,8 +118,9 @@ def test_an_actor_that_is_slower_delays_only_itself_unless_they_take_turns():
 
 
 def test_a_crash_loses_the_rollout_in_progress_and_the_time_of_a_restart():
-    """The expected time of a rollout with restarts: (e^(t/m) - 1) (m + r), as for a job that
-    starts over after each failure (Poisson with mean m, r to repair)."""
+    """The expected time of a rollout with restarts is (e^(t/m) - 1) (m + r), as for a job that
+    starts over after each failure (Poisson with mean m, r to repair).
+    """
     mean, restart = 0.050, 0.020
     never = sync_rule("every-999999", 0.0)
     found = simulate(scenario(update=1e-6, mtbf_s=mean, restart_s=restart, sync=never), 4000)
@@ -131,7 +133,8 @@ def test_a_crash_loses_the_rollout_in_progress_and_the_time_of_a_restart():
 
 def test_random_arrivals_at_a_constant_service_queue_as_m_d_1_does():
     """Rollouts of many independent actors arrive nearly at random; their mean number in the queue
-    is rho^2 / (2 (1 - rho))."""
+    is rho^2 / (2 (1 - rho)).
+    """
     rho, n = 0.7, 300
     act = Duration(n * UPDATE / rho, 1.0, "gamma")
     found = simulate(scenario(n, act=act, slots=40, batch=1), 30_000)

@@ -26,7 +26,7 @@ ITERS = 25
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
-    """Makes a study whose runs and all-reduces are stand-ins."""
+    """Creates a study with stand-ins for runs and all-reduces."""
     monkeypatch.setattr(scaling, "train_apart", Fake())
     monkeypatch.setattr(scaling, "gradient_bytes", lambda config: 1000)
     monkeypatch.setattr(allreduce, "measure", timings)
@@ -42,7 +42,7 @@ def study(tmp_path, monkeypatch):
 
 
 class Fake:
-    """Stands in for a run; W learners take 100 + 10 W ms for an iteration of 60 steps each."""
+    """Stand-in for a run; W learners take 100 + 10 W ms for an iteration of 60 steps each."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, int]] = []

@@ -52,7 +52,7 @@ def test_episodes_are_averaged_before_the_cap_and_nothing_is_floored():
 
 
 def literally(references, returns):
-    """Table B.1 by its words, one task after the other."""
+    """Compute Table B.1 literally, one task after the other."""
     total = 0.0
     for task, episodes in returns.items():
         mean = sum(episodes) / len(episodes)
@@ -183,7 +183,7 @@ def test_random_actions_that_end_no_episode_are_told(monkeypatch):
 
 
 def finished(path, env="CartPole-v1", mean=250.0, seed=0, algo="ppo", whole=0.5, **settings):
-    """A run directory, as far as scores read it.
+    """Write a run directory with the files that scores read.
 
     Args:
         whole: the human-normalised score; None: returns aren't of whole games.
@@ -216,7 +216,7 @@ def test_references_are_measured_and_scores_are_normalised_by_them(tmp_path, cap
 
 
 def of_tasks(path, seed=0, **means):
-    """A run of several games that has ended."""
+    """Write a finished run of several games."""
     names = tuple(f"ALE/{game}-v5" for game in means)
     finished(path, hr.Config.env, 1e6, seed, tasks=names)
     tasks = {f"ALE/{game}-v5": {"mean": mean} for game, mean in means.items()}

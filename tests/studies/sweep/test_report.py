@@ -26,7 +26,7 @@ SAMPLE = ("learning_rate=loguniform:1e-5,1e-2", "entropy_coef=uniform:0,0.1")
 
 @pytest.mark.parametrize("prune", ["none", "median", "halving"])
 def test_a_trial_that_is_worse_than_others_ends_early_where_it_is_asked_for(tmp_path, prune):
-    """Trials 0 to 5 return what their number says; the journal knows what each was like when."""
+    """Trials 0 to 5 return their number; the journal has their reports."""
     config = hr.Config(total_steps=1600)
     sweep = Sweep(
         sample=SAMPLE, trials=6, sampler="random", prune=prune, config=config, output=str(tmp_path)
@@ -246,7 +246,7 @@ def test_lists_and_dicts_are_drawn_and_reported_as_any_choice(tmp_path, sampler)
 
 
 def test_a_trial_that_was_trained_to_its_end_is_not_thrown_out(tmp_path):
-    """The second is the better one until its last report, at a rung of halving."""
+    """The second trial is better until its last report, at a rung of halving."""
     config = hr.Config(total_steps=1600)
     sweep = Sweep(
         sample=SAMPLE, trials=2, sampler="random", prune="halving", config=config,

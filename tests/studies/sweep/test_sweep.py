@@ -56,7 +56,7 @@ def wait_for_lines(program: Program, folder: Path, count: int) -> None:
 
 
 def check(folder: Path, trials: int, seeds: int = 1) -> list:
-    """Every trial has ended once, with the values that it began with."""
+    """Check that every trial finished once, with its initial values."""
     study = optuna.load_study(study_name="sweep", storage=storage(folder))
     assert [trial.number for trial in study.trials] == list(range(trials))
     assert {trial.state.name for trial in study.trials} == {"COMPLETE"}
@@ -71,7 +71,7 @@ def check(folder: Path, trials: int, seeds: int = 1) -> list:
 
 @pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.slow), "tpe"])
 def test_killed_twice_and_resumed_every_trial_ends_once(tmp_path, sampler):
-    """Trials that were killed are gone on with; none is lost, and none that ended is done again."""
+    """Killed trials are resumed; none is lost, and finished ones aren't repeated."""
     rng = random.Random(sampler)
     for _ in range(2):
         before = len(lines(tmp_path))

@@ -129,7 +129,7 @@ def kept(path: Path) -> Found:
 
 
 def cost_of(found: Found) -> Cost | None:
-    """Fit the cost of a message between hosts; None without cases of at most as many as cores."""
+    """Fit the cost of a message between hosts; None if all cases had more hosts than cores."""
     timings = (
         Timing("sockets", num_hosts, num_hosts <= num_cores(), int(size), seconds)
         for num_hosts, ways in found.items()

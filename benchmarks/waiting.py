@@ -120,7 +120,7 @@ def _settings(step_s: float, claim: str) -> dict[str, Any]:
 
 
 def config_of(args: Args, env: Any, claim: str, total_steps: int, run_dir: str) -> hr.Config:
-    """Return the config: APPO with a small network, a rollout per update, and many actors."""
+    """Return the config: APPO with a small network and a rollout per update."""
     return hr.Config(
         env,
         hr.APPO(),

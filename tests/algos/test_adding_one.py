@@ -24,7 +24,8 @@ from headrace.evaluating import run_end
 run_end.plot = run_end._report = lambda *_: None  # which takes longer than to train
 run = sys.argv[1]
 flags = "--bonus 0.25 --transport serial --num-actors 2 --envs-per-actor 4 --fragment-length 8"
-one = "--total-steps 64 --eval-episodes 0 --weight-sync adaptive --kl-threshold 0.0"
+one = "--env-id CartPole-v1 --total-steps 64 --eval-episodes 0"
+one += " --weight-sync adaptive --kl-threshold 0.0"
 if __name__ == "__main__":
     assert main(["train", "reinforce", *flags.split(), *one.split(), "--run-dir", run]) == 0
     trainer = hr.Trainer(hr.Config(algo=hr.REINFORCE(), transport="serial", total_steps=64))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from learning_scores import PEERS, Suite, improvement, seconds_to
+from learning_scores import PEERS, Suite, seconds_to
 from learning_tasks import SOLVED, TASKS
 from rich.console import Console
 
@@ -37,15 +37,6 @@ def summary_rows(suite: Suite) -> list[dict[str, str]]:
         | {name: found[algo].text() for name, found in columns.items()}
         for algo in suite.algos
     ]
-
-
-def improvement_rows(suite: Suite) -> list[dict[str, str]]:
-    """Return probabilities of improvement over each peer, for training scores at equal seconds."""
-    training = improvement({a: suite.scores(a, 0, [1.0])[..., 0] for a in suite.algos})
-    rows: dict[str, dict[str, str]] = {}
-    for (own, peer), found in training.items():
-        rows.setdefault(own, {"program": own})[f"over {PEERS[peer]}"] = found.text()
-    return list(rows.values())
 
 
 def _number(value: float) -> str:
@@ -113,11 +104,6 @@ def page(suite: Suite, summary: Sequence[Mapping[str, str]]) -> str:
             f"Interquartile mean of scores (95% interval) of {over}.",
             markdown(summary),
         ]
-        if rows := improvement_rows(suite):
-            parts += [
-                "Probability of a higher training score after equal seconds (95% interval).",
-                markdown(rows),
-            ]
     else:
         parts.append("No task has every seed of every program yet, so nothing is aggregated.")
     parts.append(

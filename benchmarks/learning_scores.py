@@ -1,4 +1,4 @@
-"""Scores of learning.py: interquartile means with intervals, probabilities of improvement.
+"""Scores of learning.py: interquartile means with intervals.
 
 Scores are returns on a scale from 0 (random actions) to 1 (the reference of learning_tasks.py).
 Aggregates cover the tasks that have every seed of every program.
@@ -19,9 +19,6 @@ from typing import Any
 
 import numpy as np
 from learning_tasks import TASKS
-
-from headrace.studies import statistics
-from headrace.studies.statistics import Estimate
 
 PEERS = {"sb3": "Stable-Baselines3 PPO", "cleanrl": "CleanRL-style PPO"}
 
@@ -87,9 +84,3 @@ class Suite:
             [TASKS[name].score(run["evaluation"]["mean"]) for run in self.by_task[name][algo]]
             for name in self.whole
         ]).T  # fmt: skip
-
-
-def improvement(scores: Mapping[str, np.ndarray]) -> dict[tuple[str, str], Estimate]:
-    """Return the probability that a program beats a peer, where ties count half."""
-    own = [name for name in scores if name not in PEERS]
-    return statistics.improvement(scores, [(a, b) for a in own for b in PEERS if b in scores])

@@ -1,11 +1,13 @@
 """Checks that a built site is complete without a network: python docs/_site/check.py site
 
 Every script, style, image and font that a page loads is a file of the site, every link and anchor
-exists, and no Markdown syntax is left in the text.
+exists, and no Markdown syntax is left in the text. Images have an alternative text, and headings
+begin with one of the first level and skip none.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from html.parser import HTMLParser
@@ -22,7 +24,7 @@ _RAW = re.compile(
 
 
 class Page(HTMLParser):
-    """Parsed HTML page: loaded files, links, anchors and visible text."""
+    """Parsed HTML page: loaded files, links, anchors, headings, images and visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -30,6 +32,8 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.ids: set[str] = set()
         self.shown = ""
+        self.levels: list[int] = []  # of the headings
+        self.unnamed: list[str] = []  # images without an alternative text
         self._code = 0
         self.feed(text)
 
@@ -40,6 +44,10 @@ class Page(HTMLParser):
             self.loads += [values[_LOADED[tag]]] if _LOADED[tag] in values else []
         if tag == "a" and "href" in values:
             self.links.append(values["href"])
+        if tag == "img" and not values.get("alt"):
+            self.unnamed.append(values.get("src", ""))
+        if re.fullmatch("h[1-6]", tag):
+            self.levels.append(int(tag[1]))
         self._code += tag in _NO_TEXT
 
     def handle_endtag(self, tag: str) -> None:
@@ -63,12 +71,22 @@ def faults(site: Path) -> list[str]:
         for link in page.links:
             here = of_top(path, link)
             found += [f"{name} links to {link}, which doesn't exist"] * _is_dead(path, here, pages)
+        found += [f"{name} shows {image} without an alternative text" for image in page.unnamed]
+        found += [f"{name} {fault}" for fault in heading_faults(page.levels)]
         found += [f"{name} shows Markdown: {x[0].strip()}" for x in _RAW.finditer(page.shown)]
     for path in site.rglob("*.css"):
         for loaded in _URL.findall(path.read_text(encoding="utf-8")):
             if not loaded.startswith("data:") and not _is_there(path.parent, loaded):
                 found.append(f"{path.relative_to(site)} loads {loaded}")
     return found
+
+
+def heading_faults(levels: list[int]) -> list[str]:
+    """Return what is wrong with the order of a page's headings."""
+    if levels[:1] != [1] or levels.count(1) > 1:
+        return [f"needs one heading of level 1 at the beginning, not {levels[:3]}"]
+    skipped = [(a, b) for a, b in itertools.pairwise(levels) if b > a + 1]
+    return [f"has a heading of level {b} below one of level {a}" for a, b in skipped]
 
 
 def of_top(path: Path, link: str) -> str:

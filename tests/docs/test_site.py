@@ -248,6 +248,13 @@ def test_links_to_files_beside_the_pages_become_their_names_and_equations_are_dr
             assert "<path" in hooks.equation(latex)
 
 
+@pytest.mark.parametrize("page", ["<h2>a</h2>", "<h1>a</h1><h1>b</h1>", "<p>no heading</p>"])
+def test_a_page_of_the_site_has_one_title(page, tmp_path):
+    (tmp_path / "a.html").write_text(page)
+    (fault,) = tool("check").faults(tmp_path)
+    assert fault.startswith("a.html needs one heading of level 1 at the beginning, not [")
+
+
 def test_what_is_missing_in_a_built_site_is_told(tmp_path):
     check = tool("check")
     (tmp_path / "a.css").write_text("x { background: url(https://far/away.png) }")
@@ -260,11 +267,14 @@ def test_what_is_missing_in_a_built_site_is_told(tmp_path):
     (tmp_path / "c.html").write_text(
         '<a href="b.html#top"></a><a href="b.html#end"></a><script src="https://far/x.js">'
         '</script><a href="d.html"></a><p>\n- not a list [x](b.md)</p>'
+        '<h1>C</h1><h3>c</h3><img src="data:x"><img src="data:y" alt="y">'
         "<p>a :class:<code>X</code></p>"
     )
     assert check.faults(tmp_path) == [
         "c.html loads https://far/x.js, which is not a file of the site",
         "c.html links to b.html#end, which doesn't exist",
         "c.html links to d.html, which doesn't exist",
+        "c.html shows data:x without an alternative text",
+        "c.html has a heading of level 3 below one of level 1",
         "c.html shows Markdown: - not a list [x](b.md)a :class:",
     ]

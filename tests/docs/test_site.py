@@ -267,7 +267,7 @@ def test_what_is_missing_in_a_built_site_is_told(tmp_path):
     (tmp_path / "c.html").write_text(
         '<a href="b.html#top"></a><a href="b.html#end"></a><script src="https://far/x.js">'
         '</script><a href="d.html"></a><p>\n- not a list [x](b.md)</p>'
-        '<h1>C</h1><h3>c</h3><img src="data:x"><img src="data:y" alt="y">'
+        '<h1>C</h1><h3></h3><img src="data:x"><img src="data:y" alt="y">'
         "<p>a :class:<code>X</code></p>"
     )
     assert check.faults(tmp_path) == [

@@ -44,7 +44,7 @@ def test_the_python_of_the_page_runs_as_one_script(tmp_path):
     (tmp_path / "script.py").write_text("\n".join(script))
     out = run(tmp_path, "script.py")
     assert "800 steps a rollout, 5 rollouts an update" in out
-    returns = [float(x) for x in re.findall(r"steps \| return +([\d.-]+) \|", out)]
+    returns = [float(x) for x in re.findall(r"steps \| return ([\d.-]+)", out)]
     assert len(returns) >= 2
     assert float(re.search(r"mean return ([\d.]+);", out)[1]) > 60  # random play brings 38
     checkpoints = tmp_path / "runs/lesson/checkpoints"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 LINK = re.compile(r"!?\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 NOTE = "*Files named here are part of the source distribution.*"
@@ -25,7 +25,18 @@ def for_index(readme: str) -> str:
     return f"{title}\n\n{NOTE}\n{rest}"
 
 
+SOURCES = Path(__file__).with_name("headrace") / "native"
+DENSE = Extension(
+    "headrace.native._dense",
+    ["headrace/native/dense.c"],
+    depends=[str(SOURCES / name) for name in ("dense.inc", "precisions.inc")],
+    extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
+    libraries=["m"],
+    optional=True,  # without a compiler, torch computes the same
+)
+
 setup(
+    ext_modules=[DENSE],
     long_description=for_index(Path(__file__).with_name("README.md").read_text(encoding="utf-8")),
     long_description_content_type="text/markdown",
 )

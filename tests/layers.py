@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # own. Parts of the same layer don't import each other.
 LAYERS = [
     "errors",
-    "processes validation callbacks extras",
+    "processes validation callbacks extras native",
     "ops schedules process",
     "types",
     "spaces transport",

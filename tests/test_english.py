@@ -17,8 +17,8 @@ ROOT = REPOSITORY / "headrace"
 PACKAGES = (
     "actors", "algos", "cli", "cluster_env", "config", "distributed", "doctor", "envs",
     "evaluating", "games", "integrations",
-    "jobs", "launch", "learner", "nn", "ops", "processes", "ray", "recipes", "reporting", "rundir",
-    "spaces", "studies", "trainer", "transport", "zoo",
+    "jobs", "launch", "learner", "native", "nn", "ops", "processes", "ray", "recipes", "reporting",
+    "rundir", "spaces", "studies", "trainer", "transport", "zoo",
 )  # fmt: skip
 FRAGMENT = re.compile("(Of|What|Whether|Who|Whose|How|Where|When)\\b")
 FOLDERS = [

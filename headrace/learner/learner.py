@@ -226,6 +226,10 @@ class Learner:
 
     def _divided(self, gradient: Tensor, count: int) -> float:
         """Divide a summed gradient by the number of steps, in place; returns the mean's norm."""
+        if self.optimizer.compiled is not None:
+            return self.optimizer.compiled.divide(
+                gradient.data_ptr(), gradient.numel(), max(count, 1)
+            )
         with torch.inference_mode():  # as a decorator it takes twice as long
             gradient /= max(count, 1)
             norm = float(torch.linalg.vector_norm(gradient))

@@ -6,6 +6,7 @@ The classes of ``torch.optim`` import torch's compiler at first use, which adds 
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.rmsprop import rmsprop
+
+from headrace.native.library import Adam, functions
 
 _ADAM_BETAS = (0.9, 0.999)
 _RMSPROP_ALPHA = 0.99
@@ -44,12 +47,18 @@ class Optimizer:
             Table D.1).
         flat: ``[N]``, the optimised parameters.
         eps: added to the denominator.
-        fused: compute Adam in one operation on the CPU, which rounds differently.
+        fused: compute Adam in one operation on the CPU, which rounds differently; in a compiled
+            function where there is one.
+
+    Attributes:
+        compiled: the compiled functions; None without them, or where they don't apply.
     """
 
     def __init__(self, kind: str, flat: Tensor, eps: float, fused: bool = False) -> None:
         self._kind, self._flat, self.eps = kind, flat, eps
         self._fused = fused and kind == "adam" and flat.device.type == "cpu"
+        self.compiled = functions(flat.dtype) if fused and flat.device.type == "cpu" else None
+        self._adam = Adam(beta1=_ADAM_BETAS[0], beta2=_ADAM_BETAS[1])
         names = ("mean", "square") if kind == "adam" else ("square",)
         self._state = {name: torch.zeros_like(flat) for name in names}
         self._state["step"] = torch.zeros(())
@@ -69,7 +78,10 @@ class Optimizer:
         if self._kind == "adam":
             moments: Any = [state["mean"]], [state["square"]], [], [state["step"]]
             common |= {"amsgrad": False, "beta1": _ADAM_BETAS[0], "beta2": _ADAM_BETAS[1]}
-            if self._fused:
+            if self._fused and self.compiled is not None:
+                state["step"] += 1
+                self._compiled_step(gradient, learning_rate)
+            elif self._fused:
                 state["step"] += 1
                 torch._fused_adam_([self._flat], [gradient], *moments, **common)
             else:
@@ -81,6 +93,14 @@ class Optimizer:
             )  # fmt: skip
         for name, value in reversed(self._shared.items()):
             value.copy_(state[name])
+
+    def _compiled_step(self, gradient: Tensor, learning_rate: float) -> None:
+        assert self.compiled is not None
+        state, adam = self._state, self._adam
+        adam.learning_rate, adam.eps, adam.step = learning_rate, self.eps, float(state["step"])
+        data = self._flat, gradient.contiguous(), state["mean"], state["square"]
+        pointers = [x.data_ptr() for x in data]
+        self.compiled.adam(self._flat.numel(), *pointers, ctypes.addressof(adam))
 
     @property
     def memory(self) -> dict[str, Tensor]:

@@ -76,6 +76,7 @@ class Activation:
         backward: the gradient of ``x W^T + b``, from the gradient of the activations and these.
         numpy: overwrites ``x W^T + b``, a float32 array, with the activations and returns them.
         factor: see ``in_place``; a power of two, so that it is exact.
+        compiled: its name among the compiled functions (``native/library.py``).
     """
 
     module: Callable[[], nn.Module] | None
@@ -84,6 +85,7 @@ class Activation:
     backward: Callable[[Tensor, Tensor], Tensor] | None = None
     numpy: Callable[[np.ndarray], np.ndarray] | None = None
     factor: float = 1.0
+    compiled: str | None = None
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -94,17 +96,20 @@ ACTIVATIONS: dict[str, Activation] = {
         backward=_aten.tanh_backward,
         numpy=lambda x: np.tanh(x, out=x),
         factor=2.0,
+        compiled="tanh",
     ),
     "relu": Activation(
         nn.ReLU,
         in_place=Tensor.relu_,
         backward=lambda grad, y: _aten.threshold_backward(grad, y, 0.0),
         numpy=lambda x: np.maximum(x, 0.0, out=x),
+        compiled="relu",
     ),
     "elu": Activation(
         nn.ELU,
         in_place=functional.elu_,
         backward=lambda grad, y: _aten.elu_backward(grad, 1.0, 1.0, 1.0, True, y),
+        compiled="elu",
     ),
 }
 """By name. An entry needs nothing but its module; ``Network.activation`` lists the names."""

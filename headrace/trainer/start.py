@@ -22,6 +22,7 @@ from headrace.envs.suggestions import newer_version
 from headrace.errors import ConfigError, require, wrapper
 from headrace.learner.hogwild import SharedModel
 from headrace.learner.multi_policy_learner import AnyLearner, MultiPolicyLearner
+from headrace.native.library import functions
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import full_float32, torch_threads
 from headrace.processes.ray_package import ray_package
@@ -186,6 +187,11 @@ def built(
         config = auto_precision.settle(config, policy, group, notify)
         config = auto_inference.settle(config, policy, probe, group, notify)
         learner = new_learner(config, policy, device, group)
+    if learner.by_hand and group.rank == 0 and functions(torch.float32) is None:
+        notify(
+            "note: headrace was installed without a C compiler, so gradients of small networks are "
+            "computed by torch, which is slower"
+        )
     if config.compile and learner.by_hand and group.rank == 0:
         notify(
             "warning: compile=True has no effect with hand-written gradients "

@@ -110,7 +110,7 @@ def test_a_loaded_policy_acts_in_the_units_it_was_trained_in(tiny, finish, tmp_p
     ):
         action, _ = policy.predict(obs)
         expected, _ = trainer.policy.predict(obs)
-        assert np.array_equal(action, expected)
+        np.testing.assert_allclose(action, expected, rtol=1e-6)
         assert (np.abs(action - (20.0 if scale else 10.0)) < 5.0).all()
     assert hr.evaluate(policy, Aim, 2, env_kwargs=kwargs["env_kwargs"]).episodes == 2
 

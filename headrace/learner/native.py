@@ -1,0 +1,254 @@
+"""Computes gradients of the built-in dense networks with compiled functions.
+
+One call does what takes torch some 200 small operations. The results are those of
+:class:`~headrace.learner.fused.FusedNetwork`, to rounding; ``headrace/native/dense.c`` has the
+formulas, and ``ops/losses.py`` defines the losses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from headrace.algos.common import Hyperparameters, PolicyOutputs
+from headrace.native.library import (
+    ACTIVATIONS,
+    CATEGORICAL,
+    GAUSSIAN,
+    MAX_LAYERS,
+    MAX_PARTS,
+    SUMS,
+    Functions,
+    Network,
+    Terms,
+    functions,
+)
+from headrace.nn.encoder import DenseLayers, Encoder
+from headrace.nn.policy import Policy
+from headrace.ops import tree
+from headrace.ops.distributions.composite import Composite
+from headrace.ops.distributions.discrete import Categorical, MultiCategorical
+from headrace.ops.distributions.gaussian import DiagGaussian
+from headrace.ops.distributions.scores import has_score
+from headrace.ops.losses import LossTerms
+from headrace.types import Batch, Metrics, State
+
+MOST_UNITS = 256  # units of a layer from which torch's matrix products are as fast
+
+
+def native_network(policy: Policy, layers: list[DenseLayers], flat: Tensor) -> NativeNetwork | None:
+    """Return the compiled path of a policy for which ``can_fuse`` is True, or None.
+
+    Args:
+        layers: dense layers of each torso.
+        flat: tensor of which the parameters are views.
+    """
+    compiled = functions(flat.dtype)
+    if compiled is None:
+        return None
+    if policy.core is not None or not has_score(policy.distribution):
+        return None
+    sizes = [layers[0].linear[0].in_features, *(x.out_features for x in layers[0].linear)]
+    fits = len(sizes) <= MAX_LAYERS + 1 and len(list(_parts(policy.distribution))) <= MAX_PARTS
+    if not fits or max(sizes) > MOST_UNITS or layers[0].activation.compiled is None:
+        return None
+    return NativeNetwork(policy, layers, sizes, flat, compiled)
+
+
+def _parts(distribution: Any) -> Iterator[tuple[int, int]]:
+    """Yield the kind and size of each choice or Gaussian of a distribution."""
+    if isinstance(distribution, Categorical):
+        yield CATEGORICAL, distribution.n
+    elif isinstance(distribution, MultiCategorical):
+        yield from ((CATEGORICAL, n) for n in distribution.nvec)
+    elif isinstance(distribution, DiagGaussian):
+        yield GAUSSIAN, distribution.num_outputs
+    else:
+        for part in distribution.parts:
+            yield from _parts(part)
+
+
+def _actions(distribution: Any, action: Any, dtype: torch.dtype) -> Iterator[tuple[Tensor, int]]:
+    """Yield the actions of each part, and the position of its first element."""
+    if isinstance(distribution, Composite):
+        each = distribution.each_action(action)
+        for part, own in zip(distribution.parts, each, strict=True):
+            yield from _actions(part, own, dtype)
+    elif isinstance(distribution, DiagGaussian):
+        yield _dense(action, dtype), 0
+    else:
+        choices = _dense(action, torch.int64)
+        count = len(distribution.nvec) if isinstance(distribution, MultiCategorical) else 1
+        yield from ((choices, i) for i in range(count))
+
+
+def _dense(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a contiguous tensor; asking first is quicker than converting to what it is."""
+    return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
+
+
+class _Memory:
+    """Memory of one call, which is used again: structures, activations and sums."""
+
+    def __init__(self, network: Network) -> None:
+        self.network, self.terms = Network.from_buffer_copy(network), Terms()
+        self.sums = (ctypes.c_double * len(SUMS))()
+        self.work = torch.empty(0)
+        self.addresses = tuple(map(ctypes.addressof, (self.network, self.terms, self.sums)))
+
+
+class NativeNetwork:
+    """Computes the gradient of a loss with respect to a policy; safe to use from several threads.
+
+    Made by :func:`native_network`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        layers: list[DenseLayers],
+        sizes: list[int],
+        flat: Tensor,
+        compiled: Functions,
+    ) -> None:
+        self._policy, self._flat, self._compiled = policy, flat, compiled
+        self._torso = cast(Encoder, policy.torso)
+        self._network = _layout(policy, layers, sizes)
+        self._free: list[_Memory] = []  # memory that isn't in use
+
+    def by_hand(
+        self, algorithm: Hyperparameters, batch: Batch, state: State
+    ) -> tuple[Tensor, Metrics]:
+        """Return the flat gradient ``[P]`` and metrics of the loss of an algorithm's terms."""
+        try:
+            memory = self._free.pop()  # another thread may take the last one
+        except IndexError:
+            memory = _Memory(self._network)
+        gradient = torch.empty_like(self._flat)
+        with torch.inference_mode():
+            metrics = self._by_hand(memory, gradient, algorithm, batch, state)
+        self._free.append(memory)
+        return gradient, metrics
+
+    def _by_hand(
+        self,
+        memory: _Memory,
+        gradient: Tensor,
+        algorithm: Hyperparameters,
+        batch: Batch,
+        state: State,
+    ) -> Metrics:
+        shape, compiled, flat = batch.valid.shape, self._compiled, self._flat
+        num, weights = shape[0] * shape[1], flat.data_ptr()
+        network, terms, sums = memory.addresses
+        inputs = tree.map_leaves(lambda x: x.flatten(0, 1), batch.obs)
+        x = _dense(self._torso.numbers(inputs), flat.dtype)
+        total = len(x)
+        size = compiled.workspace(network, total)
+        if memory.work.numel() < size:
+            memory.work = flat.new_empty(size)
+        work = memory.work.data_ptr()
+        popart = self._policy.popart
+        scale, mean = (1.0, 0.0) if popart is None else (float(popart.scale), float(popart.mean))
+        memory.network.value_scale, memory.network.value_mean = scale, mean
+        outputs = flat.new_empty(total, memory.network.outputs)
+        value, log_prob, entropy = flat.new_empty(total), flat.new_empty(num), flat.new_empty(num)
+        chances = torch.empty_like(outputs)
+        compiled.forward(
+            network, weights, x.data_ptr(), total, work, outputs.data_ptr(), value.data_ptr()
+        )
+        if self._policy.inputs.mask != "none":
+            finished = self._policy.finished(outputs, inputs)
+            outputs = finished[:, : outputs.shape[1]].contiguous()
+        kept = list(self._place_actions(memory.network, batch.action))
+        scores = chances.data_ptr(), log_prob.data_ptr(), entropy.data_ptr()
+        compiled.score(network, weights, num, outputs.data_ptr(), *scores)
+        said = PolicyOutputs(
+            log_prob.view(shape), entropy.view(shape), value.view(-1, shape[1]), outputs, popart
+        )
+        loss = algorithm.terms(said, batch, state)
+        kept += _place_terms(memory.terms, loss, batch, algorithm, scale, flat.dtype)
+        compiled.backward(
+            network, weights, terms, num, total, work, outputs.data_ptr(), *scores,
+            value.data_ptr(), gradient.data_ptr(), sums,
+        )  # fmt: skip
+        return _metrics(memory.sums, loss, scale)
+
+    def _place_actions(self, network: Network, action: Any) -> Iterator[Tensor]:
+        """Write pointers to the actions; yields the tensors, which must be kept until then."""
+        flat = tree.map_leaves(lambda x: x.flatten(0, 1), action)
+        parts = _actions(self._policy.distribution, flat, self._flat.dtype)
+        for part, (values, position) in zip(network.part, parts, strict=False):
+            part.action = values.data_ptr() + position * values.element_size()
+            part.stride = values.stride(0)
+            yield values
+
+
+def _layout(policy: Policy, layers: list[DenseLayers], sizes: list[int]) -> Network:
+    """Return the shapes and positions of a policy's parameters."""
+    starts: dict[Tensor, int] = {}
+    start = 0
+    for p in policy.parameters():
+        starts[p], start = start, start + p.numel()
+    activation = ACTIVATIONS.index(layers[0].activation.compiled)
+    network = Network(len(layers), len(sizes) - 1, activation)
+    network.sizes[: len(sizes)] = sizes
+    for k, torso in enumerate(layers):
+        for i, layer in enumerate(torso.linear):
+            network.weight[k][i], network.bias[k][i] = starts[layer.weight], starts[layer.bias]
+    head, value_head, free = policy.policy_head, policy.value_head, policy.log_std
+    network.policy_weight, network.policy_bias = starts[head.weight], starts[head.bias]
+    network.value_weight, network.value_bias = starts[value_head.weight], starts[value_head.bias]
+    network.log_std = 0 if free is None else starts[free]
+    network.free_params = 0 if free is None else free.numel()
+    network.outputs = head.out_features
+    parts = list(_parts(policy.distribution))
+    network.parts = len(parts)
+    for place, (kind, size) in zip(network.part, parts, strict=False):
+        place.kind, place.size = kind, size
+    return network
+
+
+def _place_terms(
+    terms: Terms,
+    loss: LossTerms,
+    batch: Batch,
+    algorithm: Hyperparameters,
+    value_scale: float,
+    dtype: torch.dtype,
+) -> list[Tensor]:
+    """Write a loss's data; returns the tensors, which must be kept while it is used."""
+    data = {
+        "advantage": loss.advantage,
+        "target": loss.target,
+        "behaviour": batch.log_prob,
+        "old_log_prob": loss.old_log_prob,
+        "old_value": loss.old_value,
+    }
+    kept = [batch.valid.contiguous()]
+    terms.valid = kept[0].data_ptr()
+    for name, x in data.items():
+        if x is not None:
+            kept.append(_dense(x, dtype))
+        setattr(terms, name, None if x is None else kept[-1].data_ptr())
+    terms.clip = -1.0 if loss.clip is None else loss.clip
+    terms.value_clip = -1.0 if loss.value_clip is None else loss.value_clip
+    terms.epsilon, terms.kl_coef = loss.epsilon, loss.kl_coef
+    terms.value_coef, terms.entropy_coef = algorithm.value_coef, algorithm.entropy_coef
+    terms.value_scale = value_scale
+    return kept
+
+
+def _metrics(sums: Any, loss: LossTerms, value_scale: float) -> Metrics:
+    """Return the sums of metrics by name, as :func:`~headrace.ops.losses.derivatives` does."""
+    metrics: Metrics = dict(zip(SUMS, sums, strict=True))
+    if loss.value_clip is None:
+        per_unit = 1.0 / value_scale if value_scale > 0 else 0.0
+        metrics["value_loss"] = 0.5 * metrics["error_sq"] * per_unit**2
+    if loss.clip is None:
+        del metrics["clipfrac"]
+    return metrics | {name: float(x) for name, x in loss.sums.items()}

@@ -1,0 +1,135 @@
+/* Forward passes, losses and gradients of the built-in dense networks.
+
+The functions are compiled for float and double, and for several instruction sets, of which the
+first that the processor has is used. See library.py for their arguments, learner/native.py for
+their use, and ops/losses.py for the formulas of the losses. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MAX_LAYERS 8
+#define MAX_PARTS 32
+#define PAD 16
+#define LOG_2PI 1.8378770664093453
+
+enum { TANH, RELU, ELU };
+enum { CATEGORICAL, GAUSSIAN };
+enum { TARGET, TARGET_SQ, ERROR, ERROR_SQ, ENTROPY, APPROX_KL, POLICY_LOSS, CLIPFRAC, VALUE_LOSS,
+       NUM_SUMS };
+
+typedef struct {
+    int64_t kind, size; /* number of choices, or of dimensions */
+    const void *action; /* int64, or of the network's precision */
+    int64_t stride;     /* elements from one step's action to the next */
+} Part;
+
+typedef struct {
+    int64_t torsos, layers, activation, outputs, free_params, parts;
+    int64_t sizes[MAX_LAYERS + 1]; /* of the inputs, and of each layer */
+    int64_t weight[2][MAX_LAYERS], bias[2][MAX_LAYERS]; /* positions in the flat vector */
+    int64_t policy_weight, policy_bias, value_weight, value_bias, log_std;
+    double value_scale, value_mean; /* V = scale * output + mean */
+    Part part[MAX_PARTS];
+} Network;
+
+typedef struct {
+    const void *advantage, *target, *behaviour, *old_log_prob, *old_value; /* [n], or null */
+    const uint8_t *valid;                                                  /* [n] */
+    double clip, epsilon, value_clip; /* a clip below 0: none */
+    double kl_coef, value_coef, entropy_coef, value_scale; /* scale 0: values aren't trained */
+} Terms;
+
+typedef struct {
+    double learning_rate, beta1, beta2, eps, step;
+} Adam;
+
+static inline int64_t pad(int64_t size)
+{
+    return (size + PAD - 1) / PAD * PAD;
+}
+
+static int64_t widest(const Network *net)
+{
+    int64_t most = pad(net->outputs);
+    for (int64_t i = 0; i <= net->layers; i++)
+        most = pad(net->sizes[i]) > most ? pad(net->sizes[i]) : most;
+    return most;
+}
+
+/* Elements that hold any weight matrix with padded rows, or its transpose. */
+static int64_t packed_size(const Network *net)
+{
+    return widest(net) * widest(net);
+}
+
+/* Elements of work for n steps. */
+int64_t workspace(const Network *net, int64_t n)
+{
+    int64_t size = n * pad(net->sizes[0]);
+    for (int64_t i = 1; i <= net->layers; i++)
+        size += net->torsos * n * pad(net->sizes[i]);
+    return size + packed_size(net) + pad(n) + n * pad(net->outputs) + 2 * n * widest(net);
+}
+
+#define PASTE_(a, b, c) a##_##b##_##c
+#define PASTE(a, b, c) PASTE_(a, b, c)
+#define NAME(x) PASTE(x, PRECISION, SET)
+
+#define SET base
+#define VECTOR_BYTES 16
+#include "precisions.inc"
+#undef SET
+#undef VECTOR_BYTES
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_SET)
+#define HAS_SETS 1
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define SET avx2
+#define VECTOR_BYTES 32
+#include "precisions.inc"
+#undef SET
+#undef VECTOR_BYTES
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512dq,avx512vl,avx512bw,prefer-vector-width=512")
+#define SET avx512
+#define VECTOR_BYTES 64
+#include "precisions.inc"
+#undef SET
+#undef VECTOR_BYTES
+#pragma GCC pop_options
+#endif
+
+typedef void (*Function)(void);
+
+/* Return the best instruction set of this processor: 0, 1 (AVX2) or 2 (AVX-512). */
+int64_t best_set(void)
+{
+#ifdef HAS_SETS
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return 1;
+#endif
+    return 0;
+}
+
+/* Return a function by its number in TABLE, for double (0) or float (1) and an instruction set. */
+Function function(int64_t number, int64_t is_float, int64_t set)
+{
+#define TABLE(set)                                                                              \
+    {{(Function)forward_double_##set, (Function)forward_float_##set},                           \
+     {(Function)score_double_##set, (Function)score_float_##set},                               \
+     {(Function)backward_double_##set, (Function)backward_float_##set},                         \
+     {(Function)divide_double_##set, (Function)divide_float_##set},                             \
+     {(Function)adam_double_##set, (Function)adam_float_##set}}
+#ifdef HAS_SETS
+    static const Function sets[3][5][2] = {TABLE(base), TABLE(avx2), TABLE(avx512)};
+#else
+    static const Function sets[1][5][2] = {TABLE(base)};
+#endif
+    return sets[set][number][is_float];
+}

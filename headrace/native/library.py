@@ -1,0 +1,139 @@
+"""Loads the compiled functions of ``dense.c``.
+
+The file is built with the package where there is a C compiler. Without it, callers use torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+NAME = "headrace.native._dense"  # a shared library, not a module
+MAX_LAYERS, MAX_PARTS = 8, 32
+ACTIVATIONS = ("tanh", "relu", "elu")
+CATEGORICAL, GAUSSIAN = 0, 1
+SUMS = (
+    "target_sum", "target_sq", "error_sum", "error_sq", "entropy", "approx_kl", "policy_loss",
+    "clipfrac", "value_loss",
+)  # fmt: skip
+_P, _N = ctypes.c_void_p, ctypes.c_int64
+_FUNCTIONS: dict[
+    str, Any
+] = {  # in the order of dense.c: the type of the result and those of the arguments
+    "forward": (None, _P, _P, _P, _N, _P, _P, _P),
+    "score": (None, _P, _P, _N, _P, _P, _P, _P),
+    "backward": (None, _P, _P, _P, _N, _N, _P, _P, _P, _P, _P, _P, _P, _P),
+    "divide": (ctypes.c_double, _P, _N, ctypes.c_double),
+    "adam": (None, _N, _P, _P, _P, _P, _P),
+}
+
+
+class Part(ctypes.Structure):
+    """One distribution of a policy: a choice, or a diagonal Gaussian."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int64),
+        ("size", ctypes.c_int64),  # number of choices, or of dimensions
+        ("action", ctypes.c_void_p),  # int64, or of the network's precision
+        ("stride", ctypes.c_int64),  # elements from one step's action to the next
+    )
+
+
+class Network(ctypes.Structure):
+    """Shapes of a network, and positions of its weights in the flat vector of all parameters."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("torsos", "layers", "activation")),
+        *((name, ctypes.c_int64) for name in ("outputs", "free_params", "parts")),
+        ("sizes", ctypes.c_int64 * (MAX_LAYERS + 1)),  # of the inputs, and of each layer
+        ("weight", ctypes.c_int64 * MAX_LAYERS * 2),
+        ("bias", ctypes.c_int64 * MAX_LAYERS * 2),
+        *((name, ctypes.c_int64) for name in ("policy_weight", "policy_bias")),
+        *((name, ctypes.c_int64) for name in ("value_weight", "value_bias", "log_std")),
+        ("value_scale", ctypes.c_double),  # V = value_scale * output + value_mean
+        ("value_mean", ctypes.c_double),
+        ("part", Part * MAX_PARTS),
+    )
+
+
+class Terms(ctypes.Structure):
+    """The data ``[N]`` and thresholds of a loss, see :class:`~headrace.ops.losses.LossTerms`."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("advantage", "target", "behaviour")),
+        *((name, ctypes.c_void_p) for name in ("old_log_prob", "old_value", "valid")),
+        *((name, ctypes.c_double) for name in ("clip", "epsilon", "value_clip")),  # -1: no clip
+        *((name, ctypes.c_double) for name in ("kl_coef", "value_coef", "entropy_coef")),
+        ("value_scale", ctypes.c_double),  # 0: the value head isn't trained
+    )
+
+
+class Adam(ctypes.Structure):
+    """Settings of a step of Adam."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_double) for name in ("learning_rate", "beta1", "beta2", "eps", "step")
+    )
+
+
+class Functions(NamedTuple):
+    """The compiled functions for one precision; ``dense.c`` describes their arguments."""
+
+    workspace: Callable[..., int]
+    forward: Callable[..., None]
+    score: Callable[..., None]
+    backward: Callable[..., None]
+    divide: Callable[..., float]
+    adam: Callable[..., None]
+
+
+@functools.cache
+def functions(dtype: torch.dtype, instruction_set: int | None = None) -> Functions | None:
+    """Return the functions for a precision; None if there are none, or they weren't built.
+
+    Args:
+        instruction_set: 0, 1 (AVX2) or 2 (AVX-512); None: the best that this processor has.
+    """
+    library = _built()
+    if library is None or dtype not in (torch.float32, torch.float64):
+        return None
+    best = library.best_set()
+    chosen = best if instruction_set is None else instruction_set
+    return None if chosen > best else functions_of(library, dtype, chosen)
+
+
+def functions_of(library: ctypes.CDLL, dtype: torch.dtype, instruction_set: int) -> Functions:
+    """Return the functions of a loaded library."""
+    made = [
+        ctypes.CFUNCTYPE(*types)(
+            library.function(number, int(dtype == torch.float32), instruction_set)
+        )
+        for number, types in enumerate(_FUNCTIONS.values())
+    ]
+    return Functions(library.workspace, *made)
+
+
+@functools.cache
+def _built() -> ctypes.CDLL | None:
+    """Load the library that was built with the package; None if there is none."""
+    spec = importlib.util.find_spec(NAME)
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        return loaded(spec.origin)
+    except OSError:  # built for another machine
+        return None
+
+
+def loaded(path: str) -> ctypes.CDLL:
+    """Load a library and declare the types of its functions."""
+    library = ctypes.CDLL(path)
+    library.best_set.restype = library.workspace.restype = _N
+    library.workspace.argtypes = (_P, _N)
+    library.function.restype, library.function.argtypes = _P, (_N, _N, _N)
+    return library

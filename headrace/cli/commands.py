@@ -27,8 +27,8 @@ SHELLS = {
 _HELP = {"-h", "--help"}
 _HELP_ALL = "--help-all"  # of train, whose --help shows the most common flags
 STUDIES = {
-    "scaling": "What more learners bring on this machine.",
-    "aaps": "What fetching weights on drift only saves.",
+    "scaling": "Measure the speedup of several learners on this machine.",
+    "aaps": "Measure how many weight fetches adaptive synchronisation saves.",
 }
 
 
@@ -100,7 +100,7 @@ def plan(argv: list[str]) -> int:
 
 
 def bench(argv: list[str]) -> int:
-    """Measure what headrace brings on this machine: scaling, aaps."""
+    """Measure scaling over learners, or adaptive weight synchronisation, on this machine."""
     study, rest = chosen("headrace bench", "a study", argv, STUDIES)
     extras.require(f"headrace bench {study}", "studies", "scipy", "matplotlib")
     if study == "scaling":

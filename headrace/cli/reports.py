@@ -27,12 +27,12 @@ _LOOK_S = 0.25
 def report(runs: list[Path], output: Path | None = None) -> None:
     """Write one self-contained HTML file about one or several runs.
 
-    Runs that differ in their seed only are one curve, their interquartile mean with its 95%
-    bootstrap interval.
+    Runs that differ only in their seed are one curve: the interquartile mean with its 95% bootstrap
+    interval.
 
     Args:
         runs: run directories.
-        output: the file; by default report.html in a single run, and comparison.html next to
+        output: path of the page; None: report.html in a single run, or comparison.html next to
             several.
     """
     from headrace.reporting.page import write

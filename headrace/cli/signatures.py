@@ -28,13 +28,14 @@ def evaluate(
     """Play episodes with the policy of a run, using its evaluation settings.
 
     Args:
-        run_dir: a run directory or checkpoint folder.
-        episodes: how many; None: as many as the run's evaluations have (20 where it has none).
-        seed: of the environments.
-        which: latest or best.
+        run_dir: run directory or checkpoint folder.
+        episodes: number of episodes; None: as in the run's evaluations, or 20.
+        seed: random seed of the environments.
+        which: checkpoint to use: latest or best.
         json: print one line of JSON.
-        video: folder for episode.mp4, one episode; of several tasks in a folder of each's name.
-        trust: import the code that the run names, though you haven't named it on this machine.
+        video: folder for a video of one episode, episode.mp4. Each of several tasks gets its own
+            subfolder.
+        trust: import code named by the run that you haven't named on this machine.
     """
     from headrace import evaluation
     from headrace.api import load
@@ -118,11 +119,11 @@ def play(
     """Watch a trained policy in a window, or record a video if there is no display.
 
     Args:
-        what: a policy that comes with headrace, such as cartpole, or a run directory.
+        what: policy that comes with headrace, such as cartpole, or a run directory.
         episodes: number of episodes.
-        seed: seed of the environment.
+        seed: random seed of the environment.
         video: record one episode in this folder, without a window.
-        trust: import the code that the run names without your having named it here.
+        trust: import code named by the run that you haven't named on this machine.
     """
     from headrace.cli.import_path import import_from_here_if_named
     from headrace.processes.display import has_display
@@ -146,14 +147,13 @@ def play(
 def plot(runs: list[Path], output: Path | None = None, metrics: tuple[str, ...] = ()) -> None:
     """Draw learning curves of runs.
 
-    Runs that differ in their seed only are one curve, their interquartile mean with its 95%
-    bootstrap interval.
+    Runs that differ only in their seed are one curve: the interquartile mean with its 95% bootstrap
+    interval.
 
     Args:
         runs: run directories.
-        output: the PNG to write; by default curve.png in a single run, and comparison.png next to
-            several.
-        metrics: names in metrics.jsonl, such as env/is_success. Each one gets its own panel.
+        output: path of the PNG; None: curve.png in a single run, comparison.png next to several.
+        metrics: names in metrics.jsonl, such as env/is_success, with a panel each.
     """
     from headrace.cli.reports import interval_of
     from headrace.rundir import plot as curves
@@ -174,13 +174,15 @@ def league(
     """Rate the snapshots of a league by their games, and plot their pay-offs.
 
     Args:
-        path: a run directory, or a league's folder.
-        play: two snapshots that play first; a run's name stands for its newest.
-        episodes: games that they play now, or until which every pair plays; half in either seat.
-        most: snapshots, evenly spaced in each run, of which every pair plays.
-        picture: the PNG to write; league.png in the league by default.
-        seed: of games and actions.
-        trust: import the code that snapshots name, though you haven't named it on this machine.
+        path: run directory, or folder of a league.
+        play: two snapshots that play against each other first. The name of a run means its newest
+            snapshot.
+        episodes: games between these two, or games that every pair should have; half of them in
+            each seat.
+        most: largest number of snapshots that are paired, evenly spaced in each run.
+        picture: path of the PNG; None: league.png in the folder of the league.
+        seed: random seed of games and actions.
+        trust: import code named by snapshots that you haven't named on this machine.
     """
     from headrace.cli.import_path import import_from_here_if_named
     from headrace.rundir import resolve_imports
@@ -199,9 +201,9 @@ def score(runs: list[Path], suite: str = "atari-57", picture: Path | None = None
     are averaged (IMPALA, Table B.1).
 
     Args:
-        runs: run directories that have ended, or one JSON file of returns by task.
-        suite: atari-57, atari-5, dmlab-30, or a file of headrace references.
-        picture: a PNG to write, of performance profiles of the algorithms.
+        runs: directories of finished runs, or one JSON file of returns by task.
+        suite: atari-57, atari-5, dmlab-30, or a file written by headrace references.
+        picture: path of a PNG with performance profiles of the algorithms; None: no plot.
     """
     from headrace.studies.scores import command
 
@@ -220,13 +222,13 @@ def references(
     """Measure random and expert scores, which normalise other scores.
 
     Args:
-        envs: ids of environments.
+        envs: environment ids.
         expert: run directories of trained experts, whose final evaluations are the references.
-        episodes: of random actions, per environment.
-        seed: of environments and actions.
+        episodes: episodes with random actions per environment.
+        seed: random seed of environments and actions.
         env_kwargs: keyword arguments of all environments, as a JSON object.
-        wrapper: around all of them, as for training; may be repeated.
-        output: the file, in which other tasks stay as they are.
+        wrapper: wrapper of all environments, as for training; may be repeated.
+        output: JSON file to write; other tasks in it stay unchanged.
     """
     import json
 

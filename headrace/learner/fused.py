@@ -117,6 +117,9 @@ class FusedNetwork:
     Args:
         policy: a policy for which :func:`can_fuse` is True.
         flat: tensor of which the parameters are views.
+
+    Attributes:
+        native: compiled functions that replace :meth:`by_hand`; None without them.
     """
 
     def __init__(self, policy: Policy, flat: Tensor) -> None:
@@ -128,7 +131,7 @@ class FusedNetwork:
         both = (cast(Encoder, x) for x in (policy.torso, policy.value_torso) if x is not None)
         self._normalizers = [x.normalizer for x in both if x.normalizer is not None]
         self._free: list[_Parts] = []  # gradient buffers that aren't in use
-        self._native = native_network(policy, layers, flat)
+        self.native = native_network(policy, layers, flat)
 
     def knows(self, algorithm: Hyperparameters) -> bool:
         """Return True if :meth:`by_hand` supports this algorithm's loss and the distribution."""
@@ -148,8 +151,8 @@ class FusedNetwork:
         self, algorithm: Hyperparameters, batch: Batch, state: State
     ) -> tuple[Tensor, Metrics]:
         """Return the flat gradient ``[P]`` and metrics of the loss of an algorithm's terms."""
-        if self._native is not None:
-            return self._native.by_hand(algorithm, batch, state)
+        if self.native is not None:
+            return self.native.by_hand(algorithm, batch, state)
         with torch.inference_mode():  # whose operations cost a fifth less than no_grad's
             gradient, metrics = self._by_hand(algorithm, batch, state)
         return self._taken(gradient), metrics

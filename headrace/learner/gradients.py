@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from headrace.algos.common import Hyperparameters
 from headrace.learner.chunks import Chunks, max_steps
 from headrace.learner.fused import FusedNetwork, can_fuse
+from headrace.learner.native import NativeOutputs
 from headrace.learner.step_costs import step_cost
 from headrace.nn.image_precision import bfloat16_modules
 from headrace.nn.policy import Policy
@@ -49,6 +51,14 @@ class Gradients:
     def by_hand(self) -> bool:
         """Return True if the network has hand-written derivatives."""
         return self._network is not None
+
+    @property
+    def for_targets(self) -> Any:
+        """Return the policy as algorithms call it for targets: without gradients."""
+        native = None if self._network is None else self._network.native
+        if native is None:
+            return self._policy
+        return NativeOutputs(self._policy, native, lambda: self._fuses)
 
     def chunks(self, num_threads: int, most: int) -> Chunks:
         """Return how to split batches for this network.

@@ -80,7 +80,8 @@ class Learner:
         self._gradients = Gradients(policy, algorithm, self.state, flat)
         self._chunks = self._gradients.chunks(num_threads, chunk_steps)
         whole = (self.by_hand and policy.core is None) or self.device.type != "cpu"
-        self._for_targets: Any = policy if whole else ChunkedPolicy(policy, self._chunks)
+        chunked = ChunkedPolicy(policy, self._chunks)
+        self._for_targets: Any = self._gradients.for_targets if whole else chunked
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
         self.targets = MovingMoments(0.1)  # of the value targets
         self._target_sums: list[tuple[float, float, float]] = []  # count, sum, squares of a step

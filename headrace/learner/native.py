@@ -8,7 +8,7 @@ formulas, and ``ops/losses.py`` defines the losses.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -29,13 +29,13 @@ from headrace.native.library import (
 )
 from headrace.nn.encoder import DenseLayers, Encoder
 from headrace.nn.policy import Policy
-from headrace.ops import tree
+from headrace.ops import stacks, tree
 from headrace.ops.distributions.composite import Composite
 from headrace.ops.distributions.discrete import Categorical, MultiCategorical
 from headrace.ops.distributions.gaussian import DiagGaussian
 from headrace.ops.distributions.scores import has_score
 from headrace.ops.losses import LossTerms
-from headrace.types import Batch, Metrics, State
+from headrace.types import Batch, Metrics, State, Tree
 
 MOST_UNITS = 256  # units of a layer from which torch's matrix products are as fast
 
@@ -124,10 +124,7 @@ class NativeNetwork:
         self, algorithm: Hyperparameters, batch: Batch, state: State
     ) -> tuple[Tensor, Metrics]:
         """Return the flat gradient ``[P]`` and metrics of the loss of an algorithm's terms."""
-        try:
-            memory = self._free.pop()  # another thread may take the last one
-        except IndexError:
-            memory = _Memory(self._network)
+        memory = self._taken()
         gradient = torch.empty_like(self._flat)
         with torch.inference_mode():
             metrics = self._by_hand(memory, gradient, algorithm, batch, state)
@@ -146,29 +143,19 @@ class NativeNetwork:
         num, weights = shape[0] * shape[1], flat.data_ptr()
         network, terms, sums = memory.addresses
         inputs = tree.map_leaves(lambda x: x.flatten(0, 1), batch.obs)
-        x = _dense(self._torso.numbers(inputs), flat.dtype)
-        total = len(x)
-        size = compiled.workspace(network, total)
-        if memory.work.numel() < size:
-            memory.work = flat.new_empty(size)
-        work = memory.work.data_ptr()
-        popart = self._policy.popart
-        scale, mean = (1.0, 0.0) if popart is None else (float(popart.scale), float(popart.mean))
-        memory.network.value_scale, memory.network.value_mean = scale, mean
-        outputs = flat.new_empty(total, memory.network.outputs)
-        value, log_prob, entropy = flat.new_empty(total), flat.new_empty(num), flat.new_empty(num)
+        outputs, value = self._forward(memory, inputs)
+        total, work, scale = len(value), memory.work.data_ptr(), memory.network.value_scale
+        log_prob, entropy = flat.new_empty(num), flat.new_empty(num)
         chances = torch.empty_like(outputs)
-        compiled.forward(
-            network, weights, x.data_ptr(), total, work, outputs.data_ptr(), value.data_ptr()
-        )
-        if self._policy.inputs.mask != "none":
-            finished = self._policy.finished(outputs, inputs)
-            outputs = finished[:, : outputs.shape[1]].contiguous()
         kept = list(self._place_actions(memory.network, batch.action))
         scores = chances.data_ptr(), log_prob.data_ptr(), entropy.data_ptr()
         compiled.score(network, weights, num, outputs.data_ptr(), *scores)
         said = PolicyOutputs(
-            log_prob.view(shape), entropy.view(shape), value.view(-1, shape[1]), outputs, popart
+            log_prob.view(shape),
+            entropy.view(shape),
+            value.view(-1, shape[1]),
+            outputs,
+            self._policy.popart,
         )
         loss = algorithm.terms(said, batch, state)
         kept += _place_terms(memory.terms, loss, batch, algorithm, scale, flat.dtype)
@@ -178,6 +165,46 @@ class NativeNetwork:
         )  # fmt: skip
         return _metrics(memory.sums, loss, scale)
 
+    def outputs(self, inputs: Tree) -> tuple[Tensor, Tensor]:
+        """Return parameters of distributions ``[N, num_params]`` and values ``[N]``."""
+        memory = self._taken()
+        outputs, value = self._forward(memory, inputs)
+        self._free.append(memory)
+        return self._policy.finished(outputs, inputs), value
+
+    def _taken(self) -> _Memory:
+        try:
+            return self._free.pop()  # another thread may take the last one
+        except IndexError:
+            return _Memory(self._network)
+
+    def _forward(self, memory: _Memory, inputs: Tree) -> tuple[Tensor, Tensor]:
+        """Return the outputs of the policy's head ``[N, num_outputs]``, masked, and values."""
+        flat, torso, popart = self._flat, self._torso, self._policy.popart
+        norm = torso.normalizer if torso.is_single and inputs.dtype == flat.dtype else None
+        x = _dense(torso.numbers(inputs) if norm is None else inputs, flat.dtype)
+        if norm is not None:
+            center = norm.center_for(flat.dtype)
+            memory.network.center, memory.network.scale = center.data_ptr(), norm.scale.data_ptr()
+            memory.network.limit = norm.limit
+        else:
+            memory.network.center = None
+        scale, mean = (1.0, 0.0) if popart is None else (float(popart.scale), float(popart.mean))
+        memory.network.value_scale, memory.network.value_mean = scale, mean
+        count = len(x)
+        size = self._compiled.workspace(memory.addresses[0], count)
+        if memory.work.numel() < size:
+            memory.work = flat.new_empty(size)
+        outputs, value = flat.new_empty(count, memory.network.outputs), flat.new_empty(count)
+        self._compiled.forward(
+            memory.addresses[0], flat.data_ptr(), x.data_ptr(), count, memory.work.data_ptr(),
+            outputs.data_ptr(), value.data_ptr(),
+        )  # fmt: skip
+        if self._policy.inputs.mask != "none":
+            finished = self._policy.finished(outputs, inputs)
+            outputs = finished[:, : outputs.shape[1]].contiguous()
+        return outputs, value
+
     def _place_actions(self, network: Network, action: Any) -> Iterator[Tensor]:
         """Write pointers to the actions; yields the tensors, which must be kept until then."""
         flat = tree.map_leaves(lambda x: x.flatten(0, 1), action)
@@ -186,6 +213,33 @@ class NativeNetwork:
             part.action = values.data_ptr() + position * values.element_size()
             part.stride = values.stride(0)
             yield values
+
+
+class NativeOutputs:
+    """A policy for algorithms, whose outputs without gradients are computed by compiled functions.
+
+    Args:
+        is_current: tells whether the network computes what the policy does.
+    """
+
+    def __init__(
+        self, policy: Policy, network: NativeNetwork, is_current: Callable[[], bool]
+    ) -> None:
+        self._policy, self._network, self._is_current = policy, network, is_current
+
+    def __call__(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
+        if torch.is_grad_enabled() or not self._is_current():
+            outputs: tuple[Tensor, Tensor, Tree] = self._policy(inputs, first, core)
+            return outputs
+        params, value = self._network.outputs(stacks.flat(inputs))
+        return params.unflatten(0, first.shape), value.view(first.shape), core
+
+    def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
+        """See :meth:`Policy.values`."""
+        return self(inputs, first, core)[1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
 
 
 def _layout(policy: Policy, layers: list[DenseLayers], sizes: list[int]) -> Network:

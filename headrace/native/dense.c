@@ -30,6 +30,8 @@ typedef struct {
     int64_t weight[2][MAX_LAYERS], bias[2][MAX_LAYERS]; /* positions in the flat vector */
     int64_t policy_weight, policy_bias, value_weight, value_bias, log_std;
     double value_scale, value_mean; /* V = scale * output + mean */
+    const void *center, *scale;     /* of the inputs [sizes[0]]; null: inputs are used as they are */
+    double limit;                   /* of normalised inputs */
     Part part[MAX_PARTS];
 } Network;
 

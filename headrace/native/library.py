@@ -57,6 +57,9 @@ class Network(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("value_weight", "value_bias", "log_std")),
         ("value_scale", ctypes.c_double),  # V = value_scale * output + value_mean
         ("value_mean", ctypes.c_double),
+        ("center", ctypes.c_void_p),  # of the inputs; null: they are used as they are
+        ("scale", ctypes.c_void_p),
+        ("limit", ctypes.c_double),  # of normalised inputs
         ("part", Part * MAX_PARTS),
     )
 

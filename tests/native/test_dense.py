@@ -121,7 +121,7 @@ def check(seed: int) -> None:
     policy, algo, batch = random_case(seed)
     oracle = Learner(copy.deepcopy(policy).double(), dataclasses.replace(algo, fused=False))
     learner = Learner(policy, algo, 1)
-    assert learner._gradients._network._native is not None
+    assert learner._gradients._network.native is not None
     state = learner.state
     for step in algo.batches(learner._for_targets, lambda: batch, state, SingleLearner()):
         with torch.no_grad():  # away from the weights that acted
@@ -205,7 +205,7 @@ def test_without_the_functions_torch_computes_the_same(monkeypatch):
     with_them = Learner(copy.deepcopy(policy), hr.A2C(), 1)
     monkeypatch.setattr(native, "functions", lambda dtype: None)
     without = Learner(policy, hr.A2C(), 1)
-    assert without._gradients._network._native is None
+    assert without._gradients._network.native is None
     gradients = [one.gradient(batch)[0] for one in (with_them, without)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
     for one in (with_them, without):
@@ -222,7 +222,7 @@ def test_without_the_functions_torch_computes_the_same(monkeypatch):
 )
 def test_other_networks_are_left_to_torch(network):
     learner = Learner(Policy(Box(-1, 1, (3,)), Discrete(2), network), hr.PPO(), 1)
-    assert learner._gradients._network._native is None
+    assert learner._gradients._network.native is None
     learner.close()
 
 
@@ -232,7 +232,33 @@ def test_an_activation_without_a_compiled_form_is_left_to_torch(monkeypatch):
     changed = layers._replace(activation=dataclasses.replace(layers.activation, compiled=None))
     monkeypatch.setattr(fused_module, "_dense_layers", lambda policy: [changed])
     learner = Learner(policy, hr.PPO(), 1)
-    assert learner._gradients._network._native is None
+    assert learner._gradients._network.native is None
+    learner.close()
+
+
+def test_outputs_for_targets_are_the_policys():
+    for seed in range(300, 320):
+        policy, algo, batch = random_case(seed)
+        learner = Learner(policy, algo, 1)
+        with torch.no_grad():
+            found = learner._for_targets(batch.obs, batch.first, ())
+            expected = policy(batch.obs, batch.first, ())
+            for x, y in zip(found[:2], expected[:2], strict=True):
+                torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+            values = learner._for_targets.values(batch.obs, batch.first, ())
+            assert torch.equal(values, found[1])
+        learner.close()
+
+
+def test_outputs_with_gradients_are_the_policys_own():
+    policy, _, batch = random_case(301)
+    learner = Learner(policy, hr.A2C(), 1)
+    params, _, _ = learner._for_targets(batch.obs, batch.first, ())
+    assert params.requires_grad
+    monitored = native.NativeOutputs(policy, None, lambda: False)
+    with torch.no_grad():
+        assert torch.equal(monitored(batch.obs, batch.first, ())[0], params)
+    assert monitored.distribution is policy.distribution
     learner.close()
 
 

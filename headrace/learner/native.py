@@ -125,7 +125,7 @@ class NativeNetwork:
     ) -> tuple[Tensor, Metrics]:
         """Return the flat gradient ``[P]`` and metrics of the loss of an algorithm's terms."""
         memory = self._taken()
-        gradient = torch.empty_like(self._flat)
+        gradient = torch.zeros_like(self._flat)  # other parameters of the policy keep 0
         with torch.inference_mode():
             metrics = self._by_hand(memory, gradient, algorithm, batch, state)
         self._free.append(memory)
@@ -147,14 +147,16 @@ class NativeNetwork:
         total, work, scale = len(value), memory.work.data_ptr(), memory.network.value_scale
         log_prob, entropy = flat.new_empty(num), flat.new_empty(num)
         chances = torch.empty_like(outputs)
+        params = self._params(outputs[:num])
         kept = list(self._place_actions(memory.network, batch.action))
         scores = chances.data_ptr(), log_prob.data_ptr(), entropy.data_ptr()
-        compiled.score(network, weights, num, outputs.data_ptr(), *scores)
+        if outside := compiled.score(network, weights, num, outputs.data_ptr(), *scores):
+            raise IndexError(f"{outside} choices of a batch's actions are out of range")
         said = PolicyOutputs(
             log_prob.view(shape),
             entropy.view(shape),
             value.view(-1, shape[1]),
-            outputs,
+            params.view(*shape, -1),
             self._policy.popart,
         )
         loss = algorithm.terms(said, batch, state)
@@ -204,6 +206,13 @@ class NativeNetwork:
             finished = self._policy.finished(outputs, inputs)
             outputs = finished[:, : outputs.shape[1]].contiguous()
         return outputs, value
+
+    def _params(self, outputs: Tensor) -> Tensor:
+        """Return a copy of the heads' outputs ``[N, num_outputs]`` with the free parameters."""
+        free = self._policy.log_std
+        if free is None:
+            return outputs.clone()
+        return torch.cat((outputs, free.expand(len(outputs), -1)), 1)
 
     def _place_actions(self, network: Network, action: Any) -> Iterator[Tensor]:
         """Write pointers to the actions; yields the tensors, which must be kept until then."""
@@ -287,10 +296,13 @@ def _place_terms(
     terms.valid = kept[0].data_ptr()
     for name, x in data.items():
         if x is not None:
+            if x.shape != batch.valid.shape:  # the functions read as many numbers
+                shapes = tuple(batch.valid.shape), tuple(x.shape)
+                raise ValueError(f"{name} must be {shapes[0]} like valid, got {shapes[1]}")
             kept.append(_dense(x, dtype))
         setattr(terms, name, None if x is None else kept[-1].data_ptr())
     terms.clip = -1.0 if loss.clip is None else loss.clip
-    terms.value_clip = -1.0 if loss.value_clip is None else loss.value_clip
+    terms.value_clip = cast(float, loss.value_clip) if loss.clips_values else -1.0
     terms.epsilon, terms.kl_coef = loss.epsilon, loss.kl_coef
     terms.value_coef, terms.entropy_coef = algorithm.value_coef, algorithm.entropy_coef
     terms.value_scale = value_scale
@@ -300,7 +312,7 @@ def _place_terms(
 def _metrics(sums: Any, loss: LossTerms, value_scale: float) -> Metrics:
     """Return the sums of metrics by name, as :func:`~headrace.ops.losses.derivatives` does."""
     metrics: Metrics = dict(zip(SUMS, sums, strict=True))
-    if loss.value_clip is None:
+    if not loss.clips_values:
         per_unit = 1.0 / value_scale if value_scale > 0 else 0.0
         metrics["value_loss"] = 0.5 * metrics["error_sq"] * per_unit**2
     if loss.clip is None:

@@ -51,10 +51,11 @@ static inline int64_t pad(int64_t size)
     return (size + PAD - 1) / PAD * PAD;
 }
 
+/* Padded units of the widest layer, without inputs and heads. */
 static int64_t widest(const Network *net)
 {
-    int64_t most = pad(net->outputs);
-    for (int64_t i = 0; i <= net->layers; i++)
+    int64_t most = 0;
+    for (int64_t i = 1; i <= net->layers; i++)
         most = pad(net->sizes[i]) > most ? pad(net->sizes[i]) : most;
     return most;
 }
@@ -62,7 +63,12 @@ static int64_t widest(const Network *net)
 /* Elements that hold any weight matrix with padded rows, or its transpose. */
 static int64_t packed_size(const Network *net)
 {
-    return widest(net) * widest(net);
+    int64_t most = pad(net->sizes[net->layers]) * pad(net->outputs);
+    for (int64_t i = 0; i < net->layers; i++) {
+        const int64_t size = pad(net->sizes[i]) * pad(net->sizes[i + 1]);
+        most = size > most ? size : most;
+    }
+    return most;
 }
 
 /* Elements of work for n steps. */

@@ -26,7 +26,7 @@ _FUNCTIONS: dict[
     str, Any
 ] = {  # in the order of dense.c: the type of the result and those of the arguments
     "forward": (None, _P, _P, _P, _N, _P, _P, _P),
-    "score": (None, _P, _P, _N, _P, _P, _P, _P),
+    "score": (_N, _P, _P, _N, _P, _P, _P, _P),
     "backward": (None, _P, _P, _P, _N, _N, _P, _P, _P, _P, _P, _P, _P, _P),
     "divide": (ctypes.c_double, _P, _N, ctypes.c_double),
     "adam": (None, _N, _P, _P, _P, _P, _P),
@@ -89,7 +89,7 @@ class Functions(NamedTuple):
 
     workspace: Callable[..., int]
     forward: Callable[..., None]
-    score: Callable[..., None]
+    score: Callable[..., int]
     backward: Callable[..., None]
     divide: Callable[..., float]
     adam: Callable[..., None]

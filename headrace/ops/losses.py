@@ -39,9 +39,14 @@ class LossTerms(NamedTuple):
     old_log_prob: Tensor | None = None  # denominator of the clipped ratio; None: behaviour policy
     epsilon: float = 0.0  # above 0: -A log(pi + epsilon)
     old_value: Tensor | None = None  # with value_clip: clipped_value_loss
-    value_clip: float | None = None  # in the units of the value head
+    value_clip: float | None = None  # in the units of the value head; unused without old_value
     kl_coef: float = 0.0  # weight of the penalty KL(behaviour || pi)
     sums: Mapping[str, Tensor] = MappingProxyType({})  # further metrics
+
+    @property
+    def clips_values(self) -> bool:
+        """Return True if the value loss is :func:`clipped_value_loss`."""
+        return self.value_clip is not None and self.old_value is not None
 
 
 class LossDerivatives(NamedTuple):
@@ -290,7 +295,8 @@ def derivatives(
     rows = {"target": terms.target, "error": terms.target - value, "entropy": entropy}
     rows |= {"approx_kl": kl.value, "policy_loss": policy.value, "d_log_prob": policy.slope}
     rows |= metrics
-    if terms.value_clip is not None:
+    if terms.clips_values:
+        assert terms.value_clip is not None
         assert terms.old_value is not None
         error, move = rows["error"] * per_unit, (value - terms.old_value) * per_unit
         full_move = (terms.target - terms.old_value) * per_unit
@@ -303,7 +309,7 @@ def derivatives(
     sums["target_sum"], sums["error_sum"] = sums.pop("target"), sums.pop("error")
     del sums["d_log_prob"]
     each = dict(zip(rows, masked.unbind(), strict=True))
-    if terms.value_clip is None:
+    if not terms.clips_values:
         sums["value_loss"] = _half_square(sums["error_sq"]) * per_unit**2
         d_value = _half_square_slope(each["error"], value_coef * per_unit)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -26,10 +27,13 @@ def for_index(readme: str) -> str:
 
 
 SOURCES = Path(__file__).with_name("headrace") / "native"
+FILES = ("dense.c", "dense.inc", "precisions.inc")
+SUM = zlib.crc32(b"".join((SOURCES / name).read_bytes() for name in FILES))
 DENSE = Extension(
     "headrace.native._dense",
     ["headrace/native/dense.c"],
-    depends=[str(SOURCES / name) for name in ("dense.inc", "precisions.inc")],
+    depends=[str(SOURCES / name) for name in FILES],
+    define_macros=[("SOURCES", f"{SUM}LL")],  # library.py leaves a library of other sources alone
     extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
     libraries=["m"],
     optional=True,  # without a compiler, torch computes the same

@@ -110,6 +110,16 @@ int64_t workspace(const Network *net, int64_t n)
 #pragma GCC pop_options
 #endif
 
+#ifndef SOURCES
+#define SOURCES 0
+#endif
+
+/* Return the CRC-32 of the sources of this library, which setup.py computes. */
+int64_t sources(void)
+{
+    return SOURCES;
+}
+
 typedef void (*Function)(void);
 
 /* Return the best instruction set of this processor: 0, 1 (AVX2) or 2 (AVX-512). */

@@ -8,12 +8,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 NAME = "headrace.native._dense"  # a shared library, not a module
+SOURCES = ("dense.c", "dense.inc", "precisions.inc")
 MAX_LAYERS, MAX_PARTS = 8, 32
 ACTIVATIONS = ("tanh", "relu", "elu")
 CATEGORICAL, GAUSSIAN = 0, 1
@@ -102,7 +105,7 @@ def functions(dtype: torch.dtype, instruction_set: int | None = None) -> Functio
     Args:
         instruction_set: 0, 1 (AVX2) or 2 (AVX-512); None: the best that this processor has.
     """
-    library = _built()
+    library = built()
     if library is None or dtype not in (torch.float32, torch.float64):
         return None
     best = library.best_set()
@@ -122,21 +125,33 @@ def functions_of(library: ctypes.CDLL, dtype: torch.dtype, instruction_set: int)
 
 
 @functools.cache
-def _built() -> ctypes.CDLL | None:
+def built() -> ctypes.CDLL | None:
     """Load the library that was built with the package; None if there is none."""
     spec = importlib.util.find_spec(NAME)
     if spec is None or spec.origin is None:
         return None
     try:
-        return loaded(spec.origin)
-    except OSError:  # built for another machine
+        library = loaded(spec.origin)
+    except (OSError, AttributeError):  # built for another machine, or from much older sources
         return None
+    return library if is_current(library) else None
+
+
+def is_current(library: ctypes.CDLL) -> bool:
+    """Return False if a library was built from other sources, as after an update of a checkout.
+
+    Its structures may have other fields, so a call could read and write other memory.
+    """
+    paths = [Path(__file__).with_name(name) for name in SOURCES]
+    if not all(path.exists() for path in paths):  # installed without them
+        return True
+    return bool(library.sources() == zlib.crc32(b"".join(path.read_bytes() for path in paths)))
 
 
 def loaded(path: str) -> ctypes.CDLL:
     """Load a library and declare the types of its functions."""
     library = ctypes.CDLL(path)
-    library.best_set.restype = library.workspace.restype = _N
+    library.best_set.restype = library.workspace.restype = library.sources.restype = _N
     library.workspace.argtypes = (_P, _N)
     library.function.restype, library.function.argtypes = _P, (_N, _N, _N)
     return library

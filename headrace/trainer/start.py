@@ -189,8 +189,9 @@ def built(
         learner = new_learner(config, policy, device, group)
     if learner.by_hand and group.rank == 0 and functions(torch.float32) is None:
         notify(
-            "note: headrace was installed without a C compiler, so gradients of small networks are "
-            "computed by torch, which is slower"
+            "note: gradients of small networks are computed by torch, which is slower: compiled "
+            "functions are missing or out of date; to build them, install headrace again with a C "
+            "compiler"
         )
     if config.compile and learner.by_hand and group.rank == 0:
         notify(

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib.util
+import subprocess
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,3 +123,15 @@ def test_parameters_outside_the_network_get_no_gradient():
     assert torch.isfinite(gradient).all()
     assert (gradient == 0).sum() >= 5
     more.close()
+
+
+@pytest.mark.parametrize(("flag", "is_loaded"), [("-DSOURCES=1", False), (None, True)])
+def test_a_library_of_other_sources_is_left_alone(flag, is_loaded, tmp_path, monkeypatch):
+    output, source = tmp_path / "dense.so", Path(library.__file__).with_name("dense.c")
+    flag = flag or f"-DSOURCES={library.built().sources()}LL"
+    compiler = sysconfig.get_config_var("CC").split()[0]
+    flags = ["-O1", "-DONE_SET", "-fPIC", "-shared", flag, "-o", output]
+    subprocess.run([compiler, *flags, source, "-lm"], check=True)
+    spec = SimpleNamespace(origin=str(output))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    assert (library.built.__wrapped__() is not None) == is_loaded

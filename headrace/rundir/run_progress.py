@@ -105,6 +105,7 @@ class RunProgress:
         self._first_time = self._last_time = started
         self._mapping: PolicyMapping | None = None
         self._measured_at, self._memory = -math.inf, (0, 0)
+        self.has_news = True  # there were updates since the last result, or there is no result
 
     def begin(self, episodes: Episodes) -> None:
         """Begin training after these episodes of all learners."""
@@ -134,6 +135,7 @@ class RunProgress:
 
     def add(self, meter: MetricAccumulator) -> None:
         """Add an update's counts, over all learners."""
+        self.has_news = True
         self._meter.add(meter)
         self._total.add(meter)
         if self._first_update_s is not None:
@@ -169,6 +171,7 @@ class RunProgress:
         result = Result(**self._values(self._meter), **extra)
         self._last_time, self._last_steps, self._meter = now, steps, MetricAccumulator()
         self.num_results += 1
+        self.has_news = False
         if self._total.dropped > self._total.num_rollouts:
             warnings.warn(
                 "most rollouts are dropped, because more updates overtook them than max_lag or "

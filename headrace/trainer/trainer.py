@@ -265,8 +265,7 @@ class Trainer:
                 if finished or (agreed is not None and agreed.due):
                     with self._metrics_group.untimed():
                         source.kill_hung()
-                        is_new = agreed is not None or not self._tally.num_results
-                        result = self._report(log) if is_new else None
+                        result = self._report(log) if self._tally.has_news else None
                         if result is not None:
                             yield result
                         finished = self._agree() or finished

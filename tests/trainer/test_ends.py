@@ -146,6 +146,16 @@ def test_the_first_signal_ends_the_run_with_a_checkpoint(trainer, signals, name)
     assert trainer.updates == saved_updates(trainer)
 
 
+@pytest.mark.parametrize("log_interval_s", [0.0, 1e9])
+def test_a_run_that_stops_while_it_waits_reports_all_updates(tiny, log_interval_s):
+    settings = {"total_steps": 10**9, "transport": "serial", "log_interval_s": log_interval_s}
+    with hr.Trainer(tiny(**settings), notify=str) as trainer:
+        update = trainer._update
+        trainer._update = lambda *args: None if trainer.updates == 3 else update(*args)
+        results = [result.updates for result in trainer]
+    assert results == ([1, 2, 3] if log_interval_s == 0 else [1, 3])
+
+
 def test_a_scheduler_may_send_sigterm_as_often_as_it_likes(trainer, signals):
     for result in trainer:
         if result.updates == 2:

@@ -6,6 +6,7 @@ chunks, and a large batch needs no more memory than a small one.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -104,6 +105,9 @@ class ChunkedPolicy:
     def of(self, policy: Policy) -> ChunkedPolicy:
         """Return a chunked view of another policy with the same network."""
         return ChunkedPolicy(policy, self._chunks)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Policy:  # as a target network
+        return copy.deepcopy(self._policy, memo)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)

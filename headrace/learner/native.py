@@ -7,6 +7,7 @@ formulas, and ``ops/losses.py`` defines the losses.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -246,6 +247,9 @@ class NativeOutputs:
     def values(self, inputs: Tree, first: Tensor, core: Tree) -> Tensor:
         """See :meth:`Policy.values`."""
         return self(inputs, first, core)[1]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Policy:  # as a target network
+        return copy.deepcopy(self._policy, memo)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
@@ -274,3 +275,12 @@ def test_large_observations_are_shuffled_part_by_part_into_the_same_minibatches(
         assert whole.obs._is_view()
         assert not part.obs._is_view()
         torch.testing.assert_close(whole.targets, part.targets)
+
+
+@pytest.mark.parametrize("network", [{}, {"core": "lstm", "core_size": 4}])
+def test_a_copy_of_the_policy_that_an_algorithm_is_given_is_a_policy(network):
+    learner = Learner(make_policy(Box(-1, 1, (3,)), **network), hr.PPO(), 1)
+    copied = copy.deepcopy(learner._for_targets)
+    assert type(copied) is hr.Policy
+    assert copied is not learner.policy
+    learner.close()

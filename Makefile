@@ -93,7 +93,7 @@ lines: .venv/installed
 	$(BIN)/python tests/layers.py
 
 # Packages for training, plots and TensorBoard files. .venv/installed adds those for tests.
-.venv/core: pyproject.toml constraints.txt
+.venv/core: pyproject.toml constraints.txt setup.py $(wildcard headrace/native/*.c headrace/native/*.inc)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --disable-pip-version-check --constraint constraints.txt \
 		setuptools "torch==2.13.0"

@@ -32,7 +32,7 @@ from headrace.recipes import for_tasks
 from headrace.rundir import checkpoint, resolve_imports
 from headrace.rundir.config_file import check_resumed, from_json, replaced
 from headrace.rundir.config_keywords import Settings
-from headrace.rundir.finished import nothing_left
+from headrace.rundir.finished import check_steps, nothing_left
 from headrace.rundir.terminal import Report
 from headrace.trainer.auto_sizes import few_steps
 from headrace.trainer.trainer import Trainer
@@ -235,6 +235,7 @@ def run(
     if leads and config.resume and config.run_dir is not None:
         saved = _saved_config(config.run_dir, config.algo)
         report.say(check_resumed(saved, config))
+        check_steps(config, saved)
         is_same = dataclasses.replace(config, total_steps=saved.total_steps) == saved
         if is_same and group is None and (line := nothing_left(config)):
             report.say(line)

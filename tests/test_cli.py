@@ -154,7 +154,8 @@ def test_the_short_help_shows_the_common_settings_with_their_own_defaults(name, 
         flag = flags[setting.name]
         assert setting.flag in flag.names, setting
         assert setting.text == " ".join(flag.help.split()), setting
-        assert setting.default == str(flag.default), setting
+        assert setting.default == str(flag.default) or setting.name == "env", setting
+    assert "(required without --recipe)" in shown
     assert len(common_settings(name)) == 14  # and --recipe
 
 
@@ -190,6 +191,11 @@ def test_errors_in_flags_name_the_nearest_flag_or_its_algorithms():
         named("test", ["--gamma", "1", "--num-actor", "2"], hr.Config(algo=hr.PPO()))
     with pytest.raises(ConfigError, match=r"--max-lag is not a .* is a setting of a3c, appo"):
         named("test", ["--max-lag=2"], hr.Config(algo=hr.PPO()))
+
+
+def test_an_environment_without_its_flag_gets_a_hint(capsys):
+    assert main(["train", "ppo", "CartPole-v1"]) == 2
+    assert "an environment is --env-id CartPole-v1" in capsys.readouterr().err
 
 
 def test_a_run_needs_an_environment(capsys):

@@ -84,6 +84,10 @@ def named(
     """
     every = grouped(default, without, recipes, documented=False)
     known = {n: (f.field, f.hint) for flags in every.values() for f in flags for n in f.names}
+    if argv and not argv[0].startswith("-") and not positional:
+        raise ConfigError(
+            f"{argv[0]!r} must come after a flag; an environment is --env-id {argv[0]}"
+        )
     argv, scheduled = rewritten(argv, known, float_fields(type(default.algo)))
     given = {a.split("=")[0].replace("_", "-") for a in argv if a.startswith("--")}
     _check_known(given - {"--help"}, known, prog)
@@ -138,7 +142,8 @@ def grouped(
     own = {f.field: f for f in _flags(default, documented) if f.field not in without}
     del own["algo"], own["network"]
     written = default.to_json()
-    own["env"] = own["env"]._replace(hint=_ENV, default=written["env"])
+    unset = default.env == Config.env  # a run needs one: this default is only Python's
+    own["env"] = own["env"]._replace(hint=_ENV, default="none" if unset else written["env"])
     own["tasks"] = own["tasks"]._replace(default=tuple(written["tasks"]))
     own["wrappers"] = own["wrappers"]._replace(default=tuple(written["wrappers"]))
     groups = {name: [own.pop(f) for f in fields.split() if f in own]

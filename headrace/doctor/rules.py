@@ -34,7 +34,7 @@ class Rule(NamedTuple):
 
 RULES = (
     Rule("environment-slow", work.environment_slow,
-         "more actors or envs_per_actor; engine=async or threads if it waits for I/O"),
+         "more actors or envs_per_actor; engine=threads if it waits for I/O"),
     Rule("endless-episodes", work.endless_episodes,
          f"a time limit: {TIME_LIMIT}"),
     Rule("flat-returns", learning.flat_returns,

@@ -175,7 +175,12 @@ def find(path: str | Path, which: str = "latest") -> Path:
         return target
     newest = newest_whole(folder, "step" if which == "latest" else which)
     if newest is None:
-        raise CheckpointError(f"run directory {path} has no {which[:60]} checkpoint")
+        early = (
+            ""
+            if which != "latest"
+            else ("; a run writes one every checkpoint_interval steps and when it ends")
+        )
+        raise CheckpointError(f"run directory {path} has no {which[:60]} checkpoint{early}")
     warnings.warn(
         f"{folder / which} names no existing checkpoint: using the newest whole one, {newest.name}",
         stacklevel=2,

@@ -8,15 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import Config
-from headrace.errors import setting
+from headrace.errors import require, setting
 from headrace.rundir import checkpoint
+
+
+def check_steps(config: Config, saved: Config) -> None:
+    """Raise ConfigError if ``total_steps`` was lowered below what the run to resume has trained."""
+    steps = _trained_steps(config)
+    lower = config.total_steps < saved.total_steps
+    require(
+        not lower or config.total_steps >= steps,
+        "total_steps", config.total_steps, f"at least {steps}, which {config.run_dir} has trained",
+    )  # fmt: skip
 
 
 def nothing_left(config: Config) -> str | None:
     """Return a sentence if the run to resume has trained ``total_steps`` and was evaluated."""
-    run_dir = Path(str(config.run_dir))
-    name = re.match(r"step_(\d+)", checkpoint.find(run_dir).name)
-    steps, summary = int(name[1]) if name else -1, _summary(run_dir)
+    run_dir, steps = Path(str(config.run_dir)), _trained_steps(config)
+    summary = _summary(run_dir)
     complete = summary.get("env_steps") == steps and not summary.get("interrupted")
     if steps < config.total_steps or not complete or summary.get("no_evaluation"):
         return None
@@ -25,6 +34,12 @@ def nothing_left(config: Config) -> str | None:
         f"nothing left to train: {run_dir} has {steps:,} steps, and total_steps is "
         f"{config.total_steps:,}; to continue, set for example {setting('total_steps', more)}"
     )
+
+
+def _trained_steps(config: Config) -> int:
+    """Return the environment steps of the latest checkpoint; -1 if its name doesn't tell."""
+    name = re.match(r"step_(\d+)", checkpoint.find(Path(str(config.run_dir))).name)
+    return int(name[1]) if name else -1
 
 
 def _summary(run_dir: Path) -> dict[str, Any]:

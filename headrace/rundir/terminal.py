@@ -227,7 +227,7 @@ def _speed_rows(summary: dict[str, Any]) -> dict[str, Any]:
         "speed": f"{summary['sps']:,.0f} steps/s after the first update",
         "first update": first is not None and f"{first:.1f} s after the start",
         "session": f"{summary['seconds_total']:.1f} s with start-up, until the end of training",
-        "bottleneck": plan and _advice(plan["line"]),
+        "bottleneck": plan and _is_clear(plan, busy, is_asynchronous) and _advice(plan["line"]),
         "learner's time": " · ".join(f"{word} {s:.1f} s" for word, s in times if s is not None),
         "busy": busy["actor"] is not None
         and f"learner {busy['learner']:.0%} · actors {busy['actor']:.0%}",
@@ -239,6 +239,15 @@ def _speed_rows(summary: dict[str, Any]) -> dict[str, Any]:
         "weights pulled": sync.get("divergence") is not None
         and f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
     }
+
+
+def _is_clear(plan: dict[str, Any], busy: dict[str, Any], is_asynchronous: bool) -> bool:
+    """Return False if the side with the smaller capacity was the less busy one."""
+    sides = {"actors": ("actor", "learner"), "learners": ("learner", "actor")}
+    if not is_asynchronous or busy["actor"] is None or plan.get("bottleneck") not in sides:
+        return True
+    slow, fast = sides[plan["bottleneck"]]
+    return bool(busy[slow] >= busy[fast])
 
 
 def _advice(line: str) -> str:

@@ -88,7 +88,8 @@ def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
     if kind == "Text":
         return Text(**{name: value for name, value in values.items() if name != "type"})
     if kind == "Dict":
-        return Dict({key: space_from_json(part) for key, part in values["spaces"]})
+        # As pairs: of a mapping, Gymnasium would sort the keys, and with them inputs and outputs.
+        return Dict([(key, space_from_json(part)) for key, part in values["spaces"]])
     if kind == "Tuple":
         return Tuple([space_from_json(part) for part in values["spaces"]])
     if kind != "Box":

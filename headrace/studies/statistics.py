@@ -87,7 +87,7 @@ def profiles(scores: Mapping[str, Array], at: Sequence[float] | Array) -> dict[s
 
 def _bootstrapped(scores: dict[str, Any], statistic: Callable[..., Array]) -> dict[str, Estimate]:
     """Return the values of a statistic with their bootstrap intervals, by name."""
-    with needs("interval='bootstrap' of several runs", "bench"):
+    with needs("an interval over several seeds", "bench"):
         from rliable.library import get_interval_estimates
 
     if not scores:

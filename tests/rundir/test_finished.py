@@ -8,6 +8,7 @@ import pytest
 
 import headrace as hr
 from headrace import errors
+from headrace.errors import ConfigError
 
 TINY = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "transport": "serial"}
 
@@ -23,11 +24,16 @@ def contents(run_dir):
     return {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("total_steps", [None, 16])
-def test_a_finished_run_is_not_touched(finished, total_steps, capsys):
+def test_fewer_steps_than_it_has_trained_raise_an_error(finished):
     before = contents(finished)
-    settings = {} if total_steps is None else {"total_steps": total_steps}
-    policy = hr.resume(finished, **settings)
+    with pytest.raises(ConfigError, match=r"total_steps=16 must be at least \d\d, which .*run has"):
+        hr.resume(finished, total_steps=16)
+    assert contents(finished) == before
+
+
+def test_a_finished_run_is_not_touched(finished, capsys):
+    before = contents(finished)
+    policy = hr.resume(finished)
     assert policy.predict([0.0] * 4)[0] in (0, 1)
     assert contents(finished) == before
     said = capsys.readouterr().out

@@ -218,6 +218,12 @@ def test_the_closing_screen_names_the_bottleneck_and_what_would_help(tmp_path):
     plan = {"plan": {"line": line.format("another actor would help")}}
     text = "actors are the bottleneck; another actor would help"
     assert rows(summary | plan)["bottleneck"] == text
+    plan["plan"]["bottleneck"] = "actors"
+    for busy, is_shown in (
+        ({"learner": 0.5, "actor": 0.9}, True),
+        ({"learner": 0.9, "actor": 0.5}, False),
+    ):
+        assert ("bottleneck" in rows(summary | plan | {"utilisation": busy})) == is_shown
 
 
 def test_environments_in_threads_are_measured_at_their_own_pace(monkeypatch):

@@ -115,7 +115,7 @@ def test_what_a_package_index_shows_has_no_relative_link(sdist):
     links = re.findall(r"\]\(([^)]*)\)", prose)
     assert links
     assert all(link.startswith(("https://", "#")) for link in links), links
-    assert "Architecture (`docs/architecture.md`)" in prose
+    assert "Getting started (`docs/start.md`)" in prose
 
 
 @pytest.mark.full

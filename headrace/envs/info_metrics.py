@@ -26,7 +26,7 @@ NOT_FINITE = "env/not_finite"  # values that were skipped
 LOGGED = "custom/"  # prefix of values that callbacks log
 LOGGED_NOT_FINITE = "custom/not_finite"  # prefix of counts of skipped values among these
 SEEN = "seen/"  # prefix of info keys, sent once if a chosen name is missing
-_LEFT_OUT = {MASK, "TimeLimit.truncated", "elapsed_step", "env_id", "players", MOVED, ABSENT}
+_LEFT_OUT = {MASK, "TimeLimit.truncated", "elapsed_step", "env_id", "players/env_id", MOVED, ABSENT}
 _FINAL = ("final_info", "final_obs", "final_observation", "terminal_observation")
 _NAME = re.compile(r"[^\s,:]+")
 

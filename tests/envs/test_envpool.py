@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Dict
 
+import headrace as hr
 from headrace.envs.adapters import EnvPool
 from headrace.ops import tree
+from headrace.rundir.files import read_jsonl
 
 pytest.importorskip("envpool")
 
@@ -53,3 +55,12 @@ def sorted_(told):
     if not isinstance(told, dict):
         return told
     return {name: sorted_(told[name]) for name in sorted(told)}
+
+
+def test_its_own_numbers_are_no_metrics(tmp_path):
+    sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 32, "transport": "serial"}
+    run = {"total_steps": 2_000, "eval_episodes": 0, "run_dir": tmp_path / "run"}
+    hr.train("Acrobot-v1", "ppo", engine="envpool", **sizes, **run)
+    names = {name for line in read_jsonl(tmp_path / "run/metrics.jsonl") for name in line}
+    assert "charts/episodic_return" in names
+    assert not [name for name in names if name.startswith("env/")]

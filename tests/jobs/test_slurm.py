@@ -140,7 +140,8 @@ def test_a_job_has_the_nodes_it_asked_for_and_lets_no_stranger_in(slurm, launch)
 
 
 def test_an_array_is_a_run_for_each_seed(slurm, launch, tmp_path):
-    words = ["a2c", "--total-steps", "2000", "--eval-episodes", "0", "--run-dir", "runs/d #1"]
+    words = ["a2c", "--env-id", "CartPole-v1", "--total-steps", "2000", "--eval-episodes", "0"]
+    words += ["--run-dir", "runs/d #1"]
     running = launch("slurm", "--array", "3-4", "--cpus-per-node", "1", "--", "train", *words)
     assert running.wait() == 0, running.output
     for seed in (3, 4):

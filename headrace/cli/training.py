@@ -22,7 +22,8 @@ _TRAIN = (
 _RESUME = (
     "Continue a run. Flags change its settings; all others stay unchanged. --quiet prints nothing."
 )
-_NAMES_ENV = {"--env-id", "--env", "--tasks", "--recipe", "--resume"}
+# With one of these, the environment is known, or CartPole-v1 for as long as the user wants.
+_NAMES_ENV = {"--env-id", "--env", "--tasks", "--recipe", "--resume", "--total-steps"}
 _QUIET = "--quiet"  # print nothing
 _TRUST = "--trust"  # import the code that the run names, though this user hasn't named it here
 _OF_ANY = (
@@ -46,7 +47,7 @@ def train(algorithm: str, argv: list[str]) -> None:
 
 
 def check_env_given(algorithm: str, argv: list[str]) -> None:
-    """Raise ConfigError unless a flag names the environment, the recipe or the run to resume."""
+    """Raise ConfigError unless a flag names the environment, a recipe, a run or a duration."""
     if _NAMES_ENV & {word.partition("=")[0].replace("_", "-") for word in argv}:
         return
     tuned = ", or a recipe, which has one: --recipe cartpole" if recipes_of(algorithm) else ""

@@ -96,7 +96,7 @@ class Args:
     episode_length: int = 50
     """Steps per episode; the mean in the uneven task."""
     cost: Literal["sleep", "busy"] = "sleep"
-    """Whether environments sleep or compute."""
+    """Cost of an environment step: sleeping or computing."""
     network: Literal["small", "shallow", "deep"] = "small"
     """small: dense layers; shallow, deep: convolutional networks on images."""
     hidden: tuple[int, ...] = (64, 64)

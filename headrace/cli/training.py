@@ -22,7 +22,7 @@ _TRAIN = (
 _RESUME = (
     "Continue a run. Flags change its settings; all others stay unchanged. --quiet prints nothing."
 )
-# With one of these, the environment is known, or CartPole-v1 for as long as the user wants.
+# One of these names the environment, or limits training on the default one, CartPole-v1.
 _NAMES_ENV = {"--env-id", "--env", "--tasks", "--recipe", "--resume", "--total-steps"}
 _QUIET = "--quiet"  # print nothing
 _TRUST = "--trust"  # import the code that the run names, though this user hasn't named it here

@@ -27,12 +27,12 @@ def for_index(readme: str) -> str:
 
 
 SOURCES = Path(__file__).with_name("headrace") / "native"
-FILES = ("dense.c", "dense.inc", "precisions.inc")
-SUM = zlib.crc32(b"".join((SOURCES / name).read_bytes() for name in FILES))
+FILES = sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.inc")])
+SUM = zlib.crc32(b"".join(path.read_bytes() for path in FILES))
 DENSE = Extension(
     "headrace.native._dense",
     ["headrace/native/dense.c"],
-    depends=[str(SOURCES / name) for name in FILES],
+    depends=[str(path) for path in FILES],
     define_macros=[("SOURCES", f"{SUM}LL")],  # library.py leaves a library of other sources alone
     extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
     libraries=["m"],

@@ -1,7 +1,7 @@
 """Computes gradients of the built-in dense networks with compiled functions.
 
 One call does what takes torch some 200 small operations. The results are those of
-:class:`~headrace.learner.fused.FusedNetwork`, to rounding; ``headrace/native/dense.c`` has the
+:class:`~headrace.learner.fused.FusedNetwork`, to rounding; ``headrace/native`` has the
 formulas, and ``ops/losses.py`` defines the losses.
 """
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 
 NAME = "headrace.native._dense"  # a shared library, not a module
-SOURCES = ("dense.c", "dense.inc", "precisions.inc")
 MAX_LAYERS, MAX_PARTS = 8, 32
 ACTIVATIONS = ("tanh", "relu", "elu")
 CATEGORICAL, GAUSSIAN = 0, 1
@@ -142,8 +141,9 @@ def is_current(library: ctypes.CDLL) -> bool:
 
     Its structures may have other fields, so a call could read and write other memory.
     """
-    paths = [Path(__file__).with_name(name) for name in SOURCES]
-    if not all(path.exists() for path in paths):  # installed without them
+    folder = Path(__file__).parent
+    paths = sorted([*folder.glob("*.c"), *folder.glob("*.inc")])  # as in setup.py
+    if not paths:  # installed without them
         return True
     return bool(library.sources() == zlib.crc32(b"".join(path.read_bytes() for path in paths)))
 

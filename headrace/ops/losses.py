@@ -3,9 +3,9 @@
 A private function defines each loss once: its value and its derivative for every step
 (:class:`StepLoss`). The public functions sum the values and pass the derivative to autograd.
 :func:`derivatives` uses the same definitions without autograd, whose bookkeeping takes longer than
-the arithmetic in small batches. ``native/dense.c`` repeats the formulas for small dense networks;
-a change here needs the same change there (``tests/native`` compares them). Only the learner divides
-the sums.
+the arithmetic in small batches. ``native/losses.inc`` repeats the formulas for small dense
+networks; a change here needs the same change there (``tests/native`` compares them). Only the
+learner divides the sums.
 
 Inputs are ``[T, B]``, including ``valid`` (bool). A loss is a 0-d sum that can be differentiated
 once. Fillers contribute 0 to values and gradients, even if they hold NaN. Advantages, targets, old

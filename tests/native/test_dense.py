@@ -310,9 +310,10 @@ def compiled(folder: Path, old: str, new: str) -> Path:
     """Build a copy of the sources with one change, for the base instruction set alone."""
     for path in SOURCES.glob("*.[ci]*"):
         (folder / path.name).write_bytes(path.read_bytes())
-    text = (folder / "dense.inc").read_text()
-    assert text.count(old) == 1, old
-    (folder / "dense.inc").write_text(text.replace(old, new))
+    texts = {path: path.read_text() for path in folder.glob("*.inc")}
+    (path,) = (path for path, text in texts.items() if old in text)
+    assert texts[path].count(old) == 1, old
+    path.write_text(texts[path].replace(old, new))
     compiler = sysconfig.get_config_var("CC").split()[0]
     output = folder / "dense.so"
     flags = ["-O1", "-DONE_SET", "-fPIC", "-shared", "-o", output]

@@ -23,7 +23,7 @@ from headrace.envs.names import Prepared, Tasks, env_name, resolve
 from headrace.envs.tasks import named_in
 from headrace.errors import EnvironmentFault
 from headrace.games.vector import GameVector, absent_in, agents_of, in_turns
-from headrace.nn.fast_torso import fast_torso
+from headrace.nn.encoder import Encoder
 from headrace.nn.inputs import evaluated_mask
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy_mapping import PolicyMapping
@@ -168,7 +168,7 @@ def evaluate(
         stack.enter_context(policy.frozen_weights())
         one = policy.alike if isinstance(policy, MultiPolicy) else policy
         threads = min(torch.get_num_threads(), num_cores())
-        if fast_torso(one.torso) is not None:  # threads would be slower
+        if type(one.torso) is Encoder and one.torso.is_dense:  # threads would be slower
             threads = 1
         stack.enter_context(torch_threads(threads))
         stack.enter_context(drawing(seed, deterministic))

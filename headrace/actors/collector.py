@@ -181,10 +181,11 @@ class Collector:
         is_short = steps.num_steps.min() < len(rollout.reward)
         missing = _pad(rows, steps.num_steps) if is_short else None
         rollout.version.copy_(torch.from_numpy(self._versions(steps, version)))
-        longest = len(steps.params)
-        taken = tree.map_leaves(lambda x: x[:longest], rollout.action)
-        log_prob = self._policy.distribution.log_prob(steps.params, taken)
-        rollout.log_prob[:longest].copy_(log_prob)
+        if steps.params is not None:
+            longest = len(steps.params)
+            taken = tree.map_leaves(lambda x: x[:longest], rollout.action)
+            log_prob = self._policy.distribution.log_prob(steps.params, taken)
+            rollout.log_prob[:longest].copy_(log_prob)
         if missing is not None:
             rollout.log_prob[missing] = 0
         if not math.isfinite(float(rollout.log_prob.sum())):

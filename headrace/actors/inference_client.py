@@ -65,6 +65,9 @@ class InferenceClient:
         finally:
             self._caller.expect(False)
 
+    def chooser(self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor) -> None:
+        """Return None: the server has the weights."""
+
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """See :meth:`Policy.act`.
 

@@ -33,7 +33,7 @@ class StepRecord:
     """Results of a fragment's steps that are not in the rollout."""
 
     num_steps: np.ndarray  # [B] int64, steps of each environment
-    params: Tensor  # [N, B, P] of the distribution, N = num_steps.max()
+    params: Tensor | None  # [N, B, P], N = num_steps.max(); None: the rollout has log-probabilities
     done: np.ndarray  # [T, B] bool, an episode ended; False where no step was done
     ended: np.ndarray  # [B] bool, the next step is a filler: episode ended or agent absent
     core: Tree  # [B, ...] after the last step
@@ -56,6 +56,11 @@ class ActingPolicy(Protocol):
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """See :meth:`Policy.act`."""
+
+    def chooser(
+        self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor
+    ) -> Callable[[int], None] | None:
+        """See :meth:`Policy.chooser`."""
 
     def env_action(self, action: Tree) -> Any:
         """See :meth:`Policy.env_action`."""
@@ -102,10 +107,14 @@ class SynchronousStepper:
         params: list[Tensor] = []
         core, masked, closed = rollout.core, False, closed_columns(rollout.obs)
         clock, stepping_ns, metrics = time.monotonic_ns, 0, self._metrics
+        choose = policy.chooser(rollout.obs, noise, rollout.action, rollout.log_prob)
         for t in range(num_steps):
-            params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
-            store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
-            params.append(params_t)
+            if choose is None:
+                params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
+                store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
+                params.append(params_t)
+            else:
+                choose(t)
             action_t = row_of(action, t)
             env_action, before = policy.env_action(action_t), clock()
             next_obs, reward[t], terminated[t], truncated, infos = self._envs.step(env_action)
@@ -122,9 +131,10 @@ class SynchronousStepper:
             store(obs, t + 1, next_obs)
             if (cut is not None and cut()) or (closed is not None and closed.any()):
                 break
-        count = np.full(num_envs, len(params))
+        count = np.full(num_envs, t + 1)
         began = done & ~first[1:]  # an end in a filler belongs to an absent agent
-        return StepRecord(count, torch.stack(params), began, ended, core, masked, stepping_ns)
+        all_params = torch.stack(params) if choose is None else None
+        return StepRecord(count, all_params, began, ended, core, masked, stepping_ns)
 
 
 def row_of(rows: Tree, at: Any) -> Tree:

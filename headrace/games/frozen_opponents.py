@@ -1,13 +1,13 @@
 """Plays columns of a vector environment with frozen policies.
 
 Policies with the same network act as a batch: inputs are composed and actions sampled once for all
-of them. Only the forward pass is separate for each policy, for dense networks only its matrix
-products.
+of them. Only the forward pass is separate for each policy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,6 @@ from torch import Tensor
 
 from headrace.errors import ConfigError
 from headrace.games.league_folder import Snapshot
-from headrace.nn.fast_torso import FastTorso, fast_torso, split
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 from headrace.spaces.json import alike
@@ -38,7 +37,6 @@ class _Player:
 
     policy: Policy
     kind: int  # equal for equal networks and inputs
-    dense: FastTorso | None  # set if only its matrix products are separate
     core: Tree  # [num_columns, ...] recurrent state of each column
     frozen: contextlib.ExitStack  # ends the freezing of its weights
 
@@ -99,10 +97,7 @@ class FrozenOpponents:
         inputs = tree.map_leaves(lambda x: torch.as_tensor(np.ascontiguousarray(x)), inputs)
         unique, each_count = np.unique(names, return_counts=True)
         players, counts = [self._players[name] for name in unique.tolist()], each_count.tolist()
-        if all(player.dense is not None for player in players):
-            params = _evaluate_dense(players, counts, inputs)
-        else:
-            params = _evaluate_each(players, counts, rows, (inputs, torch.as_tensor(first)))
+        params = _evaluate_each(players, counts, rows, (inputs, torch.as_tensor(first)))
         noise = policy.distribution.noise((len(rows),), self._generator)
         action = tree.map_leaves(lambda x: x.numpy(), policy.distribution.sample(params, noise))
         if policy.inputs.previous:
@@ -133,8 +128,7 @@ class FrozenOpponents:
         players = self._players.values()
         kinds = (player.kind for player in players if _have_one_kind(player.policy, policy))
         kind = next(kinds, max((player.kind for player in players), default=0) + 1)
-        dense = fast_torso(policy.torso) if policy.core is None and policy.log_std is None else None
-        return _Player(policy, kind, dense, policy.initial_core(self._num_columns), frozen)
+        return _Player(policy, kind, policy.initial_core(self._num_columns), frozen)
 
     def keep(self, playing: set[str]) -> None:
         """Evict unused policies if there are many; ``playing`` are in use."""
@@ -149,26 +143,25 @@ class FrozenOpponents:
         self._players = {}
 
 
-def _evaluate_dense(players: Sequence[_Player], counts: list[int], inputs: Tree) -> Tensor:
-    """Evaluate dense policies, each on its run of inputs ``[n, ...]``; return ``[n, params]``."""
-    first, *others = (player.dense for player in players)
-    hidden = first.forward_joint(others, inputs, counts).split(counts)  # type: ignore[union-attr,arg-type]
-    each = [one.policy.policy_head(rows) for one, rows in zip(players, hidden, strict=True)]
-    return players[0].policy.finished(torch.cat(each), inputs)
-
-
 def _evaluate_each(
     players: Sequence[_Player], counts: list[int], rows: np.ndarray, batch: tuple[Tree, Tensor]
 ) -> Tensor:
-    """Evaluate any policies one by one, and advance their states in ``rows`` ``[n]``."""
+    """Evaluate policies one by one, and advance their states in ``rows`` ``[n]``."""
     each = []
-    runs = split((torch.as_tensor(rows), *batch), counts)
+    runs = _split((torch.as_tensor(rows), *batch), counts)
     for player, (own, inputs, first) in zip(players, runs, strict=True):
         core = tree.map_leaves(_rows(own), player.core)
         params, core = player.policy.act(inputs, first, core)
         tree.map_leaves(partial(_put, own), player.core, core)
         each.append(params)
     return torch.cat(each)
+
+
+def _split(rows: Tree, counts: list[int]) -> list[Tree]:
+    """Split rows ``[N, ...]`` into groups of these sizes."""
+    ends = list(itertools.accumulate(counts))
+    runs = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return [tree.map_leaves(lambda x, run=run: x[run], rows) for run in runs]
 
 
 def _have_one_kind(one: Policy, other: Policy) -> bool:

@@ -9,36 +9,20 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters, PolicyOutputs
-from headrace.native.library import (
-    ACTIVATIONS,
-    CATEGORICAL,
-    GAUSSIAN,
-    MAX_LAYERS,
-    MAX_PARTS,
-    SUMS,
-    Functions,
-    Network,
-    Terms,
-    functions,
-)
+from headrace.native.library import SUMS, Functions, Network, Terms, functions
 from headrace.nn.encoder import DenseLayers, Encoder
+from headrace.nn.native_layout import as_dense, network_of, place_actions
 from headrace.nn.policy import Policy
 from headrace.ops import stacks, tree
-from headrace.ops.distributions.composite import Composite
-from headrace.ops.distributions.discrete import Categorical, MultiCategorical
-from headrace.ops.distributions.gaussian import DiagGaussian
-from headrace.ops.distributions.scores import has_score
 from headrace.ops.losses import LossTerms
 from headrace.types import Batch, Metrics, State, Tree
-
-MOST_UNITS = 256  # units of a layer from which torch's matrix products are as fast
 
 
 def native_network(policy: Policy, layers: list[DenseLayers], flat: Tensor) -> NativeNetwork | None:
@@ -51,45 +35,11 @@ def native_network(policy: Policy, layers: list[DenseLayers], flat: Tensor) -> N
     compiled = functions(flat.dtype)
     if compiled is None:
         return None
-    if policy.core is not None or not has_score(policy.distribution):
+    network = None if policy.core is not None else network_of(policy, layers[0])
+    if network is None or not network.parts:  # an unknown distribution has no parts
         return None
-    sizes = [layers[0].linear[0].in_features, *(x.out_features for x in layers[0].linear)]
-    fits = len(sizes) <= MAX_LAYERS + 1 and len(list(_parts(policy.distribution))) <= MAX_PARTS
-    if not fits or max(sizes) > MOST_UNITS or layers[0].activation.compiled is None:
-        return None
-    return NativeNetwork(policy, layers, sizes, flat, compiled)
-
-
-def _parts(distribution: Any) -> Iterator[tuple[int, int]]:
-    """Yield the kind and size of each choice or Gaussian of a distribution."""
-    if isinstance(distribution, Categorical):
-        yield CATEGORICAL, distribution.n
-    elif isinstance(distribution, MultiCategorical):
-        yield from ((CATEGORICAL, n) for n in distribution.nvec)
-    elif isinstance(distribution, DiagGaussian):
-        yield GAUSSIAN, distribution.num_outputs
-    else:
-        for part in distribution.parts:
-            yield from _parts(part)
-
-
-def _actions(distribution: Any, action: Any, dtype: torch.dtype) -> Iterator[tuple[Tensor, int]]:
-    """Yield the actions of each part, and the position of its first element."""
-    if isinstance(distribution, Composite):
-        each = distribution.each_action(action)
-        for part, own in zip(distribution.parts, each, strict=True):
-            yield from _actions(part, own, dtype)
-    elif isinstance(distribution, DiagGaussian):
-        yield _dense(action, dtype), 0
-    else:
-        choices = _dense(action, torch.int64)
-        count = len(distribution.nvec) if isinstance(distribution, MultiCategorical) else 1
-        yield from ((choices, i) for i in range(count))
-
-
-def _dense(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a contiguous tensor; asking first is quicker than converting to what it is."""
-    return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
+    _place_parameters(network, policy, layers)
+    return NativeNetwork(policy, network, flat, compiled)
 
 
 class _Memory:
@@ -108,17 +58,10 @@ class NativeNetwork:
     Made by :func:`native_network`.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        layers: list[DenseLayers],
-        sizes: list[int],
-        flat: Tensor,
-        compiled: Functions,
-    ) -> None:
+    def __init__(self, policy: Policy, network: Network, flat: Tensor, compiled: Functions) -> None:
         self._policy, self._flat, self._compiled = policy, flat, compiled
         self._torso = cast(Encoder, policy.torso)
-        self._network = _layout(policy, layers, sizes)
+        self._network = network
         self._free: list[_Memory] = []  # memory that isn't in use
 
     def by_hand(
@@ -149,7 +92,8 @@ class NativeNetwork:
         log_prob, entropy = flat.new_empty(num), flat.new_empty(num)
         chances = torch.empty_like(outputs)
         params = self._params(outputs[:num])
-        kept = list(self._place_actions(memory.network, batch.action))
+        action = tree.map_leaves(lambda x: x.flatten(0, 1), batch.action)
+        kept = place_actions(memory.network, self._policy.distribution, action, flat.dtype)
         scores = chances.data_ptr(), log_prob.data_ptr(), entropy.data_ptr()
         if outside := compiled.score(network, weights, num, outputs.data_ptr(), *scores):
             raise IndexError(f"{outside} choices of a batch's actions are out of range")
@@ -185,7 +129,7 @@ class NativeNetwork:
         """Return the outputs of the policy's head ``[N, num_outputs]``, masked, and values."""
         flat, torso, popart = self._flat, self._torso, self._policy.popart
         norm = torso.normalizer if torso.is_single and inputs.dtype == flat.dtype else None
-        x = _dense(torso.numbers(inputs) if norm is None else inputs, flat.dtype)
+        x = as_dense(torso.numbers(inputs) if norm is None else inputs, flat.dtype)
         if norm is not None:
             center = norm.center_for(flat.dtype)
             memory.network.center, memory.network.scale = center.data_ptr(), norm.scale.data_ptr()
@@ -214,15 +158,6 @@ class NativeNetwork:
         if free is None:
             return outputs.clone()
         return torch.cat((outputs, free.expand(len(outputs), -1)), 1)
-
-    def _place_actions(self, network: Network, action: Any) -> Iterator[Tensor]:
-        """Write pointers to the actions; yields the tensors, which must be kept until then."""
-        flat = tree.map_leaves(lambda x: x.flatten(0, 1), action)
-        parts = _actions(self._policy.distribution, flat, self._flat.dtype)
-        for part, (values, position) in zip(network.part, parts, strict=False):
-            part.action = values.data_ptr() + position * values.element_size()
-            part.stride = values.stride(0)
-            yield values
 
 
 class NativeOutputs:
@@ -255,15 +190,13 @@ class NativeOutputs:
         return getattr(self._policy, name)
 
 
-def _layout(policy: Policy, layers: list[DenseLayers], sizes: list[int]) -> Network:
-    """Return the shapes and positions of a policy's parameters."""
+def _place_parameters(network: Network, policy: Policy, layers: list[DenseLayers]) -> None:
+    """Write the positions of a policy's parameters in the flat vector of all of them."""
     starts: dict[Tensor, int] = {}
     start = 0
     for p in policy.parameters():
         starts[p], start = start, start + p.numel()
-    activation = ACTIVATIONS.index(layers[0].activation.compiled)
-    network = Network(len(layers), len(sizes) - 1, activation)
-    network.sizes[: len(sizes)] = sizes
+    network.torsos = len(layers)
     for k, torso in enumerate(layers):
         for i, layer in enumerate(torso.linear):
             network.weight[k][i], network.bias[k][i] = starts[layer.weight], starts[layer.bias]
@@ -271,13 +204,6 @@ def _layout(policy: Policy, layers: list[DenseLayers], sizes: list[int]) -> Netw
     network.policy_weight, network.policy_bias = starts[head.weight], starts[head.bias]
     network.value_weight, network.value_bias = starts[value_head.weight], starts[value_head.bias]
     network.log_std = 0 if free is None else starts[free]
-    network.free_params = 0 if free is None else free.numel()
-    network.outputs = head.out_features
-    parts = list(_parts(policy.distribution))
-    network.parts = len(parts)
-    for place, (kind, size) in zip(network.part, parts, strict=False):
-        place.kind, place.size = kind, size
-    return network
 
 
 def _place_terms(
@@ -303,7 +229,7 @@ def _place_terms(
             if x.shape != batch.valid.shape:  # the functions read as many numbers
                 shapes = tuple(batch.valid.shape), tuple(x.shape)
                 raise ValueError(f"{name} must be {shapes[0]} like valid, got {shapes[1]}")
-            kept.append(_dense(x, dtype))
+            kept.append(as_dense(x, dtype))
         setattr(terms, name, None if x is None else kept[-1].data_ptr())
     terms.clip = -1.0 if loss.clip is None else loss.clip
     terms.value_clip = cast(float, loss.value_clip) if loss.clips_values else -1.0

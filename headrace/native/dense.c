@@ -6,11 +6,13 @@ their use, and ops/losses.py for the formulas of the losses. */
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_LAYERS 8
 #define MAX_PARTS 32
 #define PAD 16
+#define ROWS 48 /* observations on which a network acts at a time */
 #define LOG_2PI 1.8378770664093453
 
 enum { TANH, RELU, ELU };
@@ -41,6 +43,15 @@ typedef struct {
     double clip, epsilon, value_clip; /* a clip below 0: none */
     double kl_coef, value_coef, entropy_coef, value_scale; /* scale 0: values aren't trained */
 } Terms;
+
+typedef struct {
+    const void *packed, *log_std;  /* layers packed one after another; [net->free_params] */
+    int64_t is_double, is_wide;    /* types of observations, and of net->center */
+    const uint8_t *mask;           /* [steps, masks], or null */
+    int64_t masks;
+    const float *noise;            /* [steps, net->outputs], or null: no actions are chosen */
+    void *params, *log_prob;       /* [steps, net->outputs + net->free_params] or null; [steps] */
+} Acting;
 
 typedef struct {
     double learning_rate, beta1, beta2, eps, step;
@@ -143,11 +154,13 @@ Function function(int64_t number, int64_t is_float, int64_t set)
      {(Function)score_double_##set, (Function)score_float_##set},                               \
      {(Function)backward_double_##set, (Function)backward_float_##set},                         \
      {(Function)divide_double_##set, (Function)divide_float_##set},                             \
-     {(Function)adam_double_##set, (Function)adam_float_##set}}
+     {(Function)adam_double_##set, (Function)adam_float_##set},                                 \
+     {(Function)pack_double_##set, (Function)pack_float_##set},                                 \
+     {(Function)act_double_##set, (Function)act_float_##set}}
 #ifdef HAS_SETS
-    static const Function sets[3][5][2] = {TABLE(base), TABLE(avx2), TABLE(avx512)};
+    static const Function sets[3][7][2] = {TABLE(base), TABLE(avx2), TABLE(avx512)};
 #else
-    static const Function sets[1][5][2] = {TABLE(base)};
+    static const Function sets[1][7][2] = {TABLE(base)};
 #endif
     return sets[set][number][is_float];
 }

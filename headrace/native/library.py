@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 NAME = "headrace.native._dense"  # a shared library, not a module
-MAX_LAYERS, MAX_PARTS = 8, 32
+MAX_LAYERS, MAX_PARTS, PAD = 8, 32, 16
 ACTIVATIONS = ("tanh", "relu", "elu")
 CATEGORICAL, GAUSSIAN = 0, 1
 SUMS = (
@@ -32,6 +32,8 @@ _FUNCTIONS: dict[
     "backward": (None, _P, _P, _P, _N, _N, _P, _P, _P, _P, _P, _P, _P, _P),
     "divide": (ctypes.c_double, _P, _N, ctypes.c_double),
     "adam": (None, _N, _P, _P, _P, _P, _P),
+    "pack": (_N, _P, _P, _N, _N, _P),
+    "act": (_N, _P, _P, _P, _N, _N),
 }
 
 
@@ -78,6 +80,22 @@ class Terms(ctypes.Structure):
     )
 
 
+class Acting(ctypes.Structure):
+    """Packed weights, and the inputs and results of steps in which a policy acts."""
+
+    _fields_ = (
+        ("packed", ctypes.c_void_p),  # layers one after another
+        ("log_std", ctypes.c_void_p),
+        ("is_double", ctypes.c_int64),  # observations are float64, otherwise float32
+        ("is_wide", ctypes.c_int64),  # the center is float64
+        ("mask", ctypes.c_void_p),  # [steps, masks], or null
+        ("masks", ctypes.c_int64),
+        ("noise", ctypes.c_void_p),  # [steps, outputs]; null: no actions are chosen
+        ("params", ctypes.c_void_p),  # [steps, outputs + free_params], or null
+        ("log_prob", ctypes.c_void_p),  # [steps]
+    )
+
+
 class Adam(ctypes.Structure):
     """Settings of a step of Adam."""
 
@@ -95,6 +113,8 @@ class Functions(NamedTuple):
     backward: Callable[..., None]
     divide: Callable[..., float]
     adam: Callable[..., None]
+    pack: Callable[..., int]
+    act: Callable[..., int]
 
 
 @functools.cache

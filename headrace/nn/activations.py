@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -74,7 +73,6 @@ class Activation:
         linear: the layer before it.
         in_place: overwrites ``factor * (x W^T + b)`` with the activations and returns them.
         backward: the gradient of ``x W^T + b``, from the gradient of the activations and these.
-        numpy: overwrites ``x W^T + b``, a float32 array, with the activations and returns them.
         factor: see ``in_place``; a power of two, so that it is exact.
         compiled: its name among the compiled functions (``native/library.py``).
     """
@@ -83,7 +81,6 @@ class Activation:
     linear: type[nn.Linear] = nn.Linear
     in_place: Callable[[Tensor], Tensor] | None = None
     backward: Callable[[Tensor, Tensor], Tensor] | None = None
-    numpy: Callable[[np.ndarray], np.ndarray] | None = None
     factor: float = 1.0
     compiled: str | None = None
 
@@ -94,7 +91,6 @@ ACTIVATIONS: dict[str, Activation] = {
         DenseTanh,
         in_place=_tanh_of_half_,
         backward=_aten.tanh_backward,
-        numpy=lambda x: np.tanh(x, out=x),
         factor=2.0,
         compiled="tanh",
     ),
@@ -102,7 +98,6 @@ ACTIVATIONS: dict[str, Activation] = {
         nn.ReLU,
         in_place=Tensor.relu_,
         backward=lambda grad, y: _aten.threshold_backward(grad, y, 0.0),
-        numpy=lambda x: np.maximum(x, 0.0, out=x),
         compiled="relu",
     ),
     "elu": Activation(

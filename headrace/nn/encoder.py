@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, nearest
 from headrace.nn.activations import ACTIVATIONS, Activation, exact_layers
 from headrace.nn.embedding import CodeEmbedding, is_embedded
 from headrace.nn.exact_modules import is_exactly
-from headrace.nn.image import Image
+from headrace.nn.image import FastImage, Image
 from headrace.nn.inputs import Inputs
 from headrace.nn.network import Network, dense, mlp
 from headrace.nn.normalizer import ImageNormalizer, Normalizer
@@ -126,7 +126,7 @@ class Encoder(nn.Module):
     def forward(self, inputs: Tree) -> Tensor:
         outputs = [] if self.mlp is None else [self.mlp(self.numbers(inputs))]
         for path, part in zip(self._paths, self.parts, strict=True):
-            outputs.append(part(spaces.at(self._observation(inputs), path)))
+            outputs.append(part(spaces.at(self.observation(inputs), path)))
         if self._beside:
             reward = inputs["previous_reward"]
             outputs.append(self._previous(inputs, (outputs[0] if outputs else reward).dtype))
@@ -141,7 +141,7 @@ class Encoder(nn.Module):
         Raises:
             EnvironmentFault, IndexError, RuntimeError: a value is out of range.
         """
-        obs = self._observation(inputs)
+        obs = self.observation(inputs)
         for path, part in zip(self._paths, self.parts, strict=True):
             cast(Image | TextEncoder | CodeEmbedding, part).check(spaces.at(obs, path))
         for path, space in self._codes:
@@ -165,18 +165,25 @@ class Encoder(nn.Module):
         same_inputs = self._inputs is other._inputs and self._boxes == other._boxes
         return same_inputs and kinds[0] is kinds[1] and self.value_dtype == other.value_dtype
 
-    def exact_image(self) -> Image | None:
-        """Return the only part that :meth:`forward` calls; None if it does anything else."""
+    @property
+    def only_row(self) -> spaces.Path | None:
+        """Return where the observation holds all numbers, in one Box; None if there are others."""
+        others = self._codes or (self._inputs.previous and not self._beside)
+        return self._boxes[0][0] if len(self._boxes) == 1 and not others else None
+
+    def fast_image(self) -> FastImage | None:
+        """Return the fast path of a torso for one image; None if it does anything else."""
         alone = self._paths == [()] and self._inputs.plain and is_exactly(self, Encoder)
         part = self.parts[0] if alone and self.mlp is None and self.join is None else None
-        return cast(Image, part) if is_exactly(part, Image) else None
+        return cast(Image, part).fast_path() if is_exactly(part, Image) else None
 
-    def _observation(self, inputs: Tree) -> Tree:
+    def observation(self, inputs: Tree) -> Tree:
+        """Return the observation ``[N, ...]`` without the actor's additions to it."""
         return inputs if self._inputs.plain else inputs["observation"]
 
     def numbers(self, inputs: Tree) -> Tensor:
         """Compute the perceptron's input ``[N, num_inputs]`` from inputs ``[N, ...]``."""
-        obs = self._observation(inputs)
+        obs = self.observation(inputs)
         dtype = cast(Tensor, self._first_layer[0].weight).dtype
         if self.is_single:
             x = obs.to(self.value_dtype or dtype)
@@ -203,7 +210,7 @@ class Encoder(nn.Module):
 
     def moments(self, inputs: Tree) -> list[Moments]:
         """Return moments of inputs ``[T, B, ...]``, one for each of :attr:`normalizers`."""
-        obs, parts = self._observation(inputs), []
+        obs, parts = self.observation(inputs), []
         if self.normalizer is not None:
             flat = tree.map_leaves(lambda x: x.flatten(0, 1), obs)
             parts.append(moments(self._values(flat, torch.float64)))

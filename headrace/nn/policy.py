@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from headrace.nn.custom_torso import CustomTorso
 from headrace.nn.encoder import Encoder
 from headrace.nn.exact_modules import is_exactly
-from headrace.nn.fast_torso import (
-    FastImage,
-    FastTorso,
-    NumPyPolicy,
-    fast_image,
-    fast_torso,
-    numpy_policy,
-)
+from headrace.nn.image import FastImage
 from headrace.nn.image_precision import Precision, bfloat16_modules
 from headrace.nn.inputs import Inputs, mask_source
+from headrace.nn.native_policy import NativePolicy, native_policy
 from headrace.nn.network import Network, orthogonal
 from headrace.nn.normalizer import ImageNormalizer, Normalizer
 from headrace.nn.popart import PopArt
@@ -101,8 +94,8 @@ class Policy(nn.Module):
             self.popart = TaskPopArt(tasks)
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
-        self._fast_torso: FastTorso | FastImage | None = None
-        self._numpy_policy: NumPyPolicy | None = None
+        self._fast_image: FastImage | None = None
+        self._native: NativePolicy | None = None
         self.tasks: tuple[str, ...] = ()  # names of its tasks by number, if there are several
         self.task_spaces: tuple[Spaces, ...] = ()  # spaces of each task
         # Part of the unified space that observation_space is; None: the whole space.
@@ -140,16 +133,16 @@ class Policy(nn.Module):
         with contextlib.ExitStack() as stack:
             for part in bfloat16_modules(self):
                 stack.enter_context(part.frozen_weights(learns))
-            before = {"_fast_torso": self._fast_torso, "_numpy_policy": self._numpy_policy}
+            before = {"_fast_image": self._fast_image, "_native": self._native}
             stack.callback(vars(self).update, before)
-            fast = not learns and is_exactly(self.policy_head, nn.Linear)
-            torso = fast_torso(self.torso) or fast_image(self.torso) if fast else None
-            self._fast_torso = torso
-            self._numpy_policy = numpy_policy(self, torso) if type(self) is Policy else None
+            is_fast = not learns and is_exactly(self.policy_head, nn.Linear)
+            self._native = native_policy(self) if is_fast and type(self) is Policy else None
+            torso = self.torso if is_fast and type(self.torso) is Encoder else None
+            self._fast_image = None if torso is None else torso.fast_image()
             yield
 
     def __getstate__(self) -> dict[str, Any]:  # weights of copies may change
-        return vars(self) | {"_fast_torso": None, "_numpy_policy": None}
+        return vars(self) | {"_fast_image": None, "_native": None}
 
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """Compute one step of the policy head: parameters ``[B, num_params]`` and the next state.
@@ -159,19 +152,23 @@ class Policy(nn.Module):
             first: ``[B]`` bool, the observation came from a reset.
             core: recurrent state ``[B, ...]``.
         """
-        by_numpy, torso = self._numpy_policy, self._fast_torso
+        native, torso = self._native, self._fast_image
         if torch.is_grad_enabled():
-            by_numpy = torso = None
-        if by_numpy is not None and len(inputs) <= by_numpy.most_rows:
-            return by_numpy(inputs), core
+            native = torso = None
+        if native is not None:
+            return native.params(inputs), core
         hidden = (torso or self.torso)(inputs)
         if self.core is not None:
             hidden, core = self.core.step(hidden, first, core)
-        head = self.policy_head  # calling the module takes longer than the function
-        linear = (
-            head(hidden) if torso is None else functional.linear(hidden, head.weight, head.bias)
+        return self.finished(self.policy_head(hidden), inputs), core
+
+    def chooser(
+        self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor
+    ) -> Callable[[int], None] | None:
+        """See :meth:`NativePolicy.chooser`; None also while weights may change."""
+        return (
+            None if self._native is None else self._native.chooser(inputs, noise, action, log_prob)
         )
-        return self.finished(linear, inputs), core
 
     def forward(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Time-major pass of both heads.

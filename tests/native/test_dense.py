@@ -21,7 +21,7 @@ from headrace.learner import fused as fused_module
 from headrace.learner import native
 from headrace.learner.learner import Learner
 from headrace.native import library
-from headrace.nn import Network, Policy
+from headrace.nn import Network, Policy, native_layout
 from headrace.trainer import start
 from headrace.types import Batch, SingleLearner
 
@@ -216,7 +216,7 @@ def test_without_the_functions_torch_computes_the_same(monkeypatch):
     "network",
     [
         Network((8,), core="lstm", core_size=4),
-        Network((2 * native.MOST_UNITS,)),
+        Network((2 * native_layout.MOST_UNITS,)),
         Network((8,) * (library.MAX_LAYERS + 1)),
     ],
 )

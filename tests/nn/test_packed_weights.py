@@ -153,8 +153,8 @@ class TestInAPolicy:
         """Check that the fast path, if there is one, is bit for bit equal to the other."""
         before = obs.clone()
         with torch.inference_mode():
-            if policy._fast_torso is not None:
-                assert torch.equal(policy._fast_torso(obs), policy.torso(obs))
+            if policy._fast_image is not None:
+                assert torch.equal(policy._fast_image(obs), policy.torso(obs))
         assert torch.equal(obs, before)
 
     def check_acting(self, policy: hr.Policy) -> None:
@@ -163,9 +163,9 @@ class TestInAPolicy:
         with torch.inference_mode():
             unpacked, (params, _) = policy.torso(obs), policy.act(obs, first, ())
             with policy.frozen_weights():
-                acted, (fast_torso, _) = policy.torso(obs), policy.act(obs, first, ())
+                acted, (fast, _) = policy.torso(obs), policy.act(obs, first, ())
                 self.check_same(policy, obs)
-        for found, wanted in ((acted, unpacked), (fast_torso, params)):
+        for found, wanted in ((acted, unpacked), (fast, params)):
             assert found.dtype == wanted.dtype
             error = 0.02 * float(wanted.abs().max())
             torch.testing.assert_close(found, wanted, rtol=0, atol=error)
@@ -232,7 +232,7 @@ class TestInAPolicy:
         for _ in range(2):  # with other weights and statistics, too
             self.check_acting(policy)
             with policy.frozen_weights():
-                assert type(policy._fast_torso) is FastImage
+                assert type(policy._fast_image) is FastImage
                 for other in (torch.int64, torch.float64):
                     self.check_same(policy, self.seen(policy).to(other))
             policy.take(policy.moments(self.seen(policy, 9).unsqueeze(0)))
@@ -250,23 +250,23 @@ class TestInAPolicy:
         policy = hr.Policy(space, Discrete(3), hr.Network(conv="nature"))
         policy.compute_in("bfloat16")
         with policy.frozen_weights():
-            assert policy._fast_torso is None
+            assert policy._fast_image is None
 
     @able
     def test_who_learns_does_not_take_the_quick_way(self):
         policy = self.policy()
         with policy.frozen_weights(learns=True):
-            assert policy._fast_torso is None
+            assert policy._fast_image is None
 
     @pytest.mark.parametrize("space", [SPACE, Box(-1, 1, (3,))])
     def test_the_weights_of_copies_do_not_stand_still(self, space):
         policy = hr.Policy(space, Discrete(3))
         policy.compute_in("bfloat16")
         with policy.frozen_weights():
-            assert can_pack(CPU) == (policy._fast_torso is not None) or space is not self.SPACE
+            assert can_pack(CPU) == (policy._fast_image is not None) or space is not self.SPACE
             for copied in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
-                assert copied._fast_torso is None
-        assert policy._fast_torso is None
+                assert copied._fast_image is None
+        assert policy._fast_image is None
 
 
 @able

@@ -108,25 +108,9 @@ def check_opponent(policy: Policy) -> None:
     inputs = torch.randn(4, 5)
     loaded = list(opponents._players.values())
     with torch.inference_mode():
-        if all(player.dense is not None for player in loaded):
-            found = frozen_opponents._evaluate_dense(loaded, [2, 2], inputs)
-        else:
-            parts = inputs, torch.ones(4, dtype=torch.bool)
-            found = frozen_opponents._evaluate_each(loaded, [2, 2], np.arange(4), parts)
+        parts = inputs, torch.ones(4, dtype=torch.bool)
+        found = frozen_opponents._evaluate_each(loaded, [2, 2], np.arange(4), parts)
     torch.testing.assert_close(found, reference(policy, inputs))
-    opponents.close()
-
-
-def test_opponents_of_which_one_has_a_hook_act_one_by_one():
-    policies = {name: make(Network((16, 8))) for name in ("a", "b")}
-    hooked(policies["b"])
-    opponents = FrozenOpponents(lambda path: policies[path.name], (ROW, CHOICE), 4)
-    players = [Snapshot(name, Path(name), "run", 0) for name in policies]
-    first = np.zeros(4, bool)
-    obs = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
-    opponents.act(players * 2, np.arange(4), (obs, None, np.zeros(4, np.float32), first))
-    dense = [name for name, player in opponents._players.items() if player.dense is not None]
-    assert dense == ["a"]
     opponents.close()
 
 
@@ -141,7 +125,7 @@ def test_an_unknown_activation_is_left_to_its_module(check, values, gelu):
     check(make(shaped("gelu", **values)))
 
 
-@pytest.mark.parametrize("form", ["in_place", "backward", "numpy"])
+@pytest.mark.parametrize("form", ["in_place", "backward", "compiled"])
 @pytest.mark.parametrize("check", [check_acting, check_learning, check_opponent])
 def test_an_activation_without_one_of_its_forms_is_too(check, form, monkeypatch):
     for name in ("tanh", "relu"):
@@ -340,7 +324,7 @@ def test_images_in_half_precision_pass_unknown_layers(change):
         expected = policy.torso(obs)
     with torch.inference_mode(), policy.frozen_weights():
         assert all(part.packed is None for part in bfloat16_modules(policy))
-        hidden = (policy._fast_torso or policy.torso)(obs)
+        hidden = (policy._fast_image or policy.torso)(obs)
         torch.testing.assert_close(hidden, expected, rtol=0.05, atol=0.02)
         params, _ = policy.act(obs, first, ())
     assert params.shape == (3, 3)
@@ -372,7 +356,7 @@ def test_changed_parts_around_convolutions_are_called_themselves(change):
     with torch.inference_mode():
         expected = policy.torso(obs)
         with policy.frozen_weights():
-            hidden = (policy._fast_torso or policy.torso)(obs)
+            hidden = (policy._fast_image or policy.torso)(obs)
     torch.testing.assert_close(hidden, expected, rtol=0.05, atol=0.02 * float(expected.abs().max()))
 
 

@@ -42,6 +42,8 @@ CONVOLUTIONS = {
     "impala_deep": _Design((_Window(3, 2, 1),) * 3, (16, 32, 32), 256, residual=True),
     # Mnih et al. (2015), Methods.
     "nature": _Design((_Window(8, 4), _Window(4, 2), _Window(3, 1)), (32, 64, 64), 512),
+    # Young and Tian (2019), arXiv 1903.03176, section 3, for 10x10 images.
+    "minatar": _Design((_Window(3, 1),), (16,), 128),
     # Luo et al. (2020), section 4.3, for 42x42 images. The paper gives the kernels and ReLU, but
     # neither strides, paddings nor channels. With these, sides of 42 become 21, 10, 11 and 1: the
     # last kernel covers the whole image, like a dense layer. A larger image leaves several

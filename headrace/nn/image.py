@@ -22,6 +22,7 @@ from headrace.spaces import observations as spaces
 from headrace.spaces.images import channels_first, image_shape, one_hot_channels
 from headrace.types import Tree
 
+_BY_SIZE = ("nature", "minatar", "impala_deep")  # the default is the first that fits
 _SEEN = 32  # largest number of images of a batch used for statistics
 
 
@@ -40,9 +41,10 @@ class Image(nn.Module):
         try:
             channels, *sides = image_shape(space, self._layout)
             if conv == "auto":
-                conv = "nature" if min(sides) >= min_side("nature") else "impala_deep"
+                conv = next(name for name in _BY_SIZE if min(sides) >= min_side(name))
             normalizes = network.normalize_images and not symbols
-            scale = 1 / 255 if space.dtype == np.uint8 and not symbols else 1.0
+            of_bytes = space.dtype == np.uint8 and not symbols
+            scale = 1 / max(1, int(space.high.max())) if of_bytes else 1.0
             planes, factor = channels * max(symbols, 1), 1.0 if normalizes else scale
             self.convolutions = ImageTorso(conv, planes, sides[0], sides[1], factor)
             self._channels_first = channels_first(space, self._layout)

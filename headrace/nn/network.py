@@ -47,8 +47,8 @@ class Network:
     shared: bool | None = None
     """Share one torso between policy and value. None: only with images, a core or a custom
     torso."""
-    conv: Literal["auto", "nature", "impala_shallow", "impala_deep", "impact"] = "auto"
-    """Convolutions for images; auto: nature, or impala_deep if an image is too small for it."""
+    conv: Literal["auto", "nature", "impala_shallow", "impala_deep", "impact", "minatar"] = "auto"
+    """Convolutions for images; auto: nature, or minatar if an image is too small for it."""
     image_layout: Layout = "auto"
     """Position of the channels of images; auto: derived from the shape, an error if ambiguous."""
     one_hot: tuple[str, ...] = ()

@@ -72,6 +72,9 @@ BY_HAND = [
         512,
         conv(8, 1, 32) + conv(4, 32, 64) + conv(3, 64, 64) + dense(1 * 3 * 64, 512),
     ),
+    # 10 -> 8, the network of MinAtar
+    ("minatar", (6, 10, 10), 128, conv(3, 6, 16) + dense(8 * 8 * 16, 128)),
+    ("minatar", (3, 7, 5), 128, conv(3, 3, 16) + dense(5 * 3 * 16, 128)),
     # 42 -> 21 -> 10 -> 11 -> 1
     (
         "impact",
@@ -88,8 +91,8 @@ BY_HAND = [
     ),
 ]
 IDS = [f"{name}-{'x'.join(map(str, shape))}" for name, shape, *_ in BY_HAND]
-NUM_CONVOLUTIONS = {"impala_shallow": 2, "impala_deep": 15, "nature": 3, "impact": 4}
-MIN_SIDE = {"impala_shallow": 20, "impala_deep": 1, "nature": 36, "impact": 40}
+NUM_CONVOLUTIONS = {"impala_shallow": 2, "impala_deep": 15, "nature": 3, "impact": 4, "minatar": 1}
+MIN_SIDE = {"impala_shallow": 20, "impala_deep": 1, "nature": 36, "impact": 40, "minatar": 3}
 
 
 @pytest.mark.parametrize(("name", "shape", "num_outputs", "by_hand"), BY_HAND, ids=IDS)
@@ -177,7 +180,7 @@ def test_the_error_names_the_torso_the_image_the_smallest_side_and_what_would_wo
     text = str(raised.value)
     for words in ("'nature'", "channels=4, height=35, width=84", "at least 36"):
         assert words in text
-    assert "impala_shallow, impala_deep would work" in text
+    assert "impala_shallow, impala_deep, minatar would work" in text
     with pytest.raises(ConfigError, match="no other would work"):
         ImageTorso("impala_deep", 4, 0, 84)
     with pytest.raises(ConfigError, match="it has no channel"):
@@ -230,6 +233,7 @@ ORACLES = {
     "impala_shallow": by_hand_plain([(4, 0), (2, 0)], 1),
     "impala_deep": by_hand_deep,
     "nature": by_hand_plain([(4, 0), (2, 0), (1, 0)], 1),
+    "minatar": by_hand_plain([(1, 0)], 1),
     "impact": by_hand_plain([(2, 1), (2, 1), (1, 2), (1, 0)], 0),
 }
 

@@ -270,6 +270,22 @@ def test_a_grid_is_one_hot_where_it_is_asked_for_and_a_strange_symbol_is_named()
     assert policy_for(grid).torso.parts[0].convolutions.layers[0].in_channels == 3
 
 
+@pytest.mark.parametrize(
+    ("side", "conv"), [(2, "impala_deep"), (3, "minatar"), (35, "minatar"), (36, "nature")]
+)
+def test_the_default_convolutions_are_the_smallest_network_for_small_images(side, conv):
+    space = Box(0, 255, (3, side, 40), np.uint8)
+    torsos = [policy_for(space, hr.Network(conv=name)).torso for name in ("auto", conv)]
+    assert str(torsos[0]) == str(torsos[1])
+
+
+def test_bytes_are_divided_by_their_largest_value():
+    dim, bright = (policy_for(Box(0, n, (2, 9, 9), np.uint8)).torso for n in (1, 255))
+    bright.load_state_dict(dim.state_dict())
+    x = torch.randint(0, 2, (4, 2, 9, 9), dtype=torch.uint8)
+    torch.testing.assert_close(dim(x), bright(255 * x))
+
+
 def test_symbols_are_looked_at_where_that_does_not_wait_for_an_accelerator():
     torso = policy_for(Box(0, 9, (7, 7, 1), np.uint8), hr.Network(one_hot=("obs",))).torso
     wrong = torch.full((2, 7, 7, 1), 99, dtype=torch.uint8)

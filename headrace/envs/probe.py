@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
@@ -19,6 +19,12 @@ from headrace.envs.make import opened
 from headrace.envs.mask_method import METHOD, USED
 from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
 from headrace.envs.stack_detection import may_be_stack, shows_stacks
+from headrace.envs.symbol_grids import (
+    LargestValues,
+    common_to_tasks,
+    largest_values,
+    possible_grids,
+)
 from headrace.envs.unified_tasks import join
 from headrace.errors import (
     ConfigError,
@@ -58,6 +64,7 @@ class Probe:
     agents: tuple[str, ...] = ()  # agents of a game, each a column; () for a single agent
     in_turns: bool = False  # agents move one at a time (AEC)
     own_spaces: tuple[Spaces, ...] = ()  # spaces per agent if they differ, else ()
+    largest_values: LargestValues = field(default_factory=dict)  # of possible grids of symbols
 
     @property
     def num_columns(self) -> int:
@@ -148,7 +155,9 @@ def look_at(
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
         result = Probe(env, *spaces, masked, _mask_source(envs, masked), by, fault, stacks, frames)
         turns = in_turns(envs)
-        return replace(result, agents=agents, in_turns=turns, own_spaces=own)
+        largest = _largest_values(envs, seed) if looks_for_stacks and fault is None else {}
+        rest: dict[str, Any] = {"in_turns": turns, "own_spaces": own, "largest_values": largest}
+        return replace(result, agents=agents, **rest)
 
 
 def _mask_source(envs: VectorEnv, in_infos: bool) -> str:
@@ -187,6 +196,7 @@ def _of_tasks(tasks: Tasks, how: tuple[Any, ...]) -> Probe:
         engine=first.engine if len(engines) == 1 else "sync",
         fault=next((one.fault for one in probes if one.fault is not None), None),
         stacks=all(one.stacks for one in probes),
+        largest_values=common_to_tasks(one.largest_values for one in probes),
         frames_per_step=first.frames_per_step if len(frames) == 1 else 1,
     )
 
@@ -205,26 +215,41 @@ def _shows_stacks(envs: VectorEnv, seed: int, is_vector_atari: bool) -> bool:
 
     Resets are without a seed, as in a run after the first one.
     """
-    infos: dict[str, Any] = {}
-
-    def reset() -> Any:
-        nonlocal infos
-        obs, infos = envs.reset()
-        return obs
-
-    def step() -> Any:
-        nonlocal infos
-        obs, *_, infos = envs.step(allowed_action(envs, None, infos))
-        return obs
-
     if not may_be_stack(envs.single_observation_space):
         return False
     if is_vector_atari:
         return True
-    envs.single_action_space.seed(seed)
     with contextlib.suppress(Exception):  # faults are reported by the run
-        return shows_stacks(reset, step)
+        return shows_stacks(*_random_play(envs, seed))
     return False
+
+
+def _largest_values(envs: VectorEnv, seed: int) -> LargestValues:
+    """Return the largest value of each possible grid of symbols, judging by a few more steps."""
+    if not possible_grids(envs.single_observation_space):
+        return {}
+    with contextlib.suppress(Exception):  # faults are reported by the run
+        return largest_values(envs.single_observation_space, *_random_play(envs, seed))
+    return {}
+
+
+def _random_play(envs: VectorEnv, seed: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return functions that reset and step environments, with allowed random actions."""
+    envs.single_action_space.seed(seed)
+    obs: Any = None
+    infos: dict[str, Any] = {}
+
+    def reset() -> Any:
+        nonlocal obs, infos
+        obs, infos = envs.reset()
+        return obs
+
+    def step() -> Any:
+        nonlocal obs, infos
+        obs, *_, infos = envs.step(allowed_action(envs, obs, infos))
+        return obs
+
+    return reset, step
 
 
 def check_evaluated(

@@ -99,7 +99,7 @@ class Encoder(nn.Module):
             leaves[name] = space
             if path in texts or name in network.text:
                 part: nn.Module = TextEncoder(spaces.vocabulary(path, space))
-            elif name in network.one_hot:
+            elif name in (network.one_hot or ()):
                 part = Image(path, space, network, num_symbols(name, space, network.num_symbols))
             elif is_image(space):
                 part = Image(path, space, network)
@@ -116,7 +116,7 @@ class Encoder(nn.Module):
             self._paths.append(path)
             self.parts.append(part)
         for setting in ("text", "one_hot"):
-            for name in getattr(network, setting):
+            for name in getattr(network, setting) or ():
                 if name not in leaves:
                     raise ConfigError(
                         f"{setting}={name!r} is not in the observation space, which has "

@@ -37,7 +37,8 @@ class Image(nn.Module):
         super().__init__()
         self._space, self._layout = space, network.image_layout
         self._name, self._symbols = spaces.dotted(path) or "obs", symbols
-        conv = network.conv
+        self._clips = bool(network.clip_symbols)
+        conv: str = network.conv
         try:
             channels, *sides = image_shape(space, self._layout)
             if conv == "auto":
@@ -61,8 +62,9 @@ class Image(nn.Module):
         if self._symbols:
             if x.device.type == "cpu" and not torch.compiler.is_compiling():
                 self.check(x)  # on a GPU it would block, and actors have checked
-            planes = one_hot_channels(x, self._space, self._symbols, dtype, self._layout)
-            return self.bfloat16_call(planes.contiguous(memory_format=order))
+            return self.bfloat16_call(
+                one_hot_channels(x, self._space, self._symbols, dtype, self._layout, self._clips)
+            )
         image = self._channels_first(x)
         # Bytes are cut before the cast; not every other dtype can be cut.
         x = image if image.dtype == torch.uint8 else image.to(dtype, memory_format=order)
@@ -99,7 +101,7 @@ class Image(nn.Module):
 
     def check(self, x: Tensor) -> None:
         """See ``Encoder.check``."""
-        if not x.numel() or not self._symbols:
+        if not x.numel() or not self._symbols or self._clips:
             return
         bounds, low = map(int, x.aminmax()), int(self._space.low.min())
         for value in bounds:

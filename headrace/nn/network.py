@@ -31,7 +31,11 @@ else:
 
 
 BEFORE = {"scale_actions": False}  # the meaning of settings that older versions didn't write
-LEFT_TO_THE_RUN = ("hidden", "normalize_observations", "normalize_values", "scale_actions")
+SYMBOLS = ("one_hot", "num_symbols", "clip_symbols")
+LEFT_TO_THE_RUN = (
+    *("hidden", "normalize_observations", "normalize_values", "scale_actions"),
+    *SYMBOLS,
+)
 
 
 @settings()
@@ -51,12 +55,16 @@ class Network:
     """Convolutions for images; auto: nature, or minatar if an image is too small for it."""
     image_layout: Layout = "auto"
     """Position of the channels of images; auto: derived from the shape, an error if ambiguous."""
-    one_hot: tuple[str, ...] = ()
+    one_hot: tuple[str, ...] | None = None
     """Parts of a Dict observation that are grids of symbols instead of images ("obs": an
-    observation without parts). Convolutions get one channel per symbol."""
+    observation without parts). Convolutions get one channel per symbol. None: images with few
+    possible values, or only small ones at the start; none: no part."""
     num_symbols: Annotated[int | None, ranges.WIDTH] = None
     """Number of symbols in such a grid, counted from its lower bound; None: up to its upper
-    bound."""
+    bound, or what recognised grids need."""
+    clip_symbols: bool | None = None
+    """Treat values beyond these symbols as the last one. False: they raise an error. None: only in
+    recognised grids."""
     text: tuple[str, ...] = ()
     """Parts of a Dict observation that are rows of tokens for an LSTM (0 is padding). Text spaces
     are recognised without being named."""
@@ -98,6 +106,8 @@ class Network:
     that returns one for an observation space. It maps observations [N, …] to features [N, F]."""
 
     def __post_init__(self) -> None:
+        if self.one_hot is not None and tuple(self.one_hot) == ("none",):
+            object.__setattr__(self, "one_hot", ())
         check_fields(self)
         if self.core is not None and self.shared is False:
             raise ConfigError(

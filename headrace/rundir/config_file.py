@@ -187,8 +187,13 @@ def changes(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     return {
         name: (old[name], value)
         for name, value in new.items()
-        if name not in _OF_THE_COMMAND and old[name] != value and value != "auto"
+        if name not in _OF_THE_COMMAND and old[name] != value and not _is_left(name, value)
     }
+
+
+def _is_left(name: str, value: Any) -> bool:
+    """Return True if the run decides on this value of a setting."""
+    return value == "auto" or (value is None and name in LEFT_TO_THE_RUN)
 
 
 def _flat(config: Config) -> dict[str, Any]:

@@ -132,14 +132,25 @@ def num_symbols(name: str, space: gymnasium.Space, given: int | None) -> int:
 
 
 def one_hot_channels(
-    x: Tensor, space: Box, symbols: int, dtype: torch.dtype, layout: Layout = "auto"
+    x: Tensor,
+    space: Box,
+    symbols: int,
+    dtype: torch.dtype,
+    layout: Layout = "auto",
+    clips: bool = False,
 ) -> Tensor:
     """One-hot encode grids ``[N, *space.shape]`` as ``[N, channels * symbols, height, width]``.
 
     Channel ``c * symbols + s`` is 1 where channel c holds symbol s, counted from the lower bound of
-    the space; other values are 0 in all channels.
+    the space. The result is in channels-last memory.
+
+    Args:
+        clips: other values count as the nearest symbol; False: they are 0 in all channels.
     """
-    x = channels_first(space, layout)(x).unsqueeze(2)
-    low = int(space.low.min())
-    symbol = torch.arange(low, low + symbols, device=x.device).view(1, 1, -1, 1, 1)
-    return (x == symbol).to(dtype).flatten(1, 2)
+    x = channels_first(space, layout)(x).movedim(1, -1).long() - int(space.low.min())
+    nearest = x.clamp(0, symbols - 1)
+    ones = (torch.ones_like(x) if clips else x == nearest).to(dtype)
+    channels = x.shape[-1]
+    index = nearest + symbols * torch.arange(channels, device=x.device)
+    planes = torch.zeros(*x.shape[:-1], channels * symbols, dtype=dtype, device=x.device)
+    return planes.scatter(-1, index, ones).movedim(-1, 1)

@@ -57,7 +57,9 @@ def check_init(config: Config, probe: Probe, run_dir: Path) -> None:
 def _settings(network: Network) -> dict[str, Any]:
     """Return the network settings, with those left to the run resolved to False."""
     values = network.to_json()
-    return values | {name: bool(values[name]) for name in LEFT_TO_THE_RUN if name != "hidden"}
+    values["one_hot"] = tuple(values["one_hot"] or ())
+    flags = [name for name in LEFT_TO_THE_RUN if name not in ("hidden", "one_hot", "num_symbols")]
+    return values | {name: bool(values[name]) for name in flags}
 
 
 def take_over(config: Config, policy: AnyPolicy, group: Group) -> None:

@@ -31,7 +31,7 @@ from headrace.rundir.directories import check, default_run_dir
 from headrace.rundir.league_run import check_opponents
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
-from headrace.trainer import auto_inference, auto_precision
+from headrace.trainer import auto_inference, auto_precision, symbols
 from headrace.trainer.auto_sizes import choose, sized
 from headrace.trainer.fine_tuning import check_init, take_over
 from headrace.trainer.policies import check_minibatches, new_learner, new_policy, policy_mapping
@@ -101,6 +101,7 @@ def _probe_and_resolve(
         notify(f"action masks: from {probe.mask_source}")
     if config.num_learners == 1 and config.envs_per_actor != AUTO:
         check_agents(config, probe)
+    config = symbols.settle(config, probe, group, notify)
     was_auto = config.stacked_frames == "auto"
     mode: Any = held_stacks(config, probe) if group.rank == 0 else ""
     mode = group.broadcast(mode) if group.size > 1 else mode

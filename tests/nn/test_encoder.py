@@ -286,6 +286,18 @@ def test_bytes_are_divided_by_their_largest_value():
     torch.testing.assert_close(dim(x), bright(255 * x))
 
 
+def test_clipped_symbols_count_as_the_nearest_one():
+    network = hr.Network(one_hot=("obs",), num_symbols=5, clip_symbols=True)
+    torso = policy_for(Box(0, 255, (7, 7, 3), np.uint8), network).torso
+    x = torch.randint(0, 256, (4, 7, 7, 3), dtype=torch.uint8)
+    torso.check(x)
+    torch.testing.assert_close(torso(x), torso(x.clamp(max=4)))
+
+
+def test_none_as_a_name_is_no_grid_at_all():
+    assert hr.Network(one_hot=("none",)).one_hot == ()
+
+
 def test_symbols_are_looked_at_where_that_does_not_wait_for_an_accelerator():
     torso = policy_for(Box(0, 9, (7, 7, 1), np.uint8), hr.Network(one_hot=("obs",))).torso
     wrong = torch.full((2, 7, 7, 1), 99, dtype=torch.uint8)

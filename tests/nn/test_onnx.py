@@ -125,6 +125,11 @@ CASES = {
         Dict(ACTIONS),
         {"core": "gru", "core_size": 16, "previous_action_reward": True},
     ),
+    "clipped symbols": (
+        Box(0, 255, (7, 7, 3), np.uint8),
+        Discrete(3),
+        {"one_hot": ("obs",), "num_symbols": 128, "clip_symbols": True},
+    ),
     "nested observations, image, text, mask, LSTM": (
         Dict(SENSES),
         MultiDiscrete([2, 3]),
@@ -143,7 +148,9 @@ CASES = {
 @pytest.mark.parametrize(
     "name",
     [
-        name if "nested obs" in name else pytest.param(name, marks=pytest.mark.slow)
+        name
+        if name.startswith(("nested obs", "clipped sym"))
+        else pytest.param(name, marks=pytest.mark.slow)
         for name in CASES
     ],
 )

@@ -101,6 +101,16 @@ def test_symbols_become_channels(layout, low):
     np.testing.assert_array_equal(got, literal(x, low, 4, layout))
 
 
+@pytest.mark.parametrize("clips", [False, True])
+def test_other_values_are_in_no_channel_or_clipped(clips):
+    x = torch.tensor([-3, 0, 2, 9]).view(1, 2, 2)
+    got = images.one_hot_channels(x, Box(-9, 9, (2, 2), np.int64), 12, torch.float32, clips=clips)
+    by_hand = torch.zeros(1, 12, 2, 2)
+    by_hand[0, 6, 0, 0] = by_hand[0, 9, 0, 1] = by_hand[0, 11, 1, 0] = 1
+    by_hand[0, 11, 1, 1] = clips
+    torch.testing.assert_close(got, by_hand)
+
+
 @pytest.mark.parametrize(
     ("space", "given", "found"),
     [(box(7, 7, 3), None, 10), (box(7, 7, 3), 6, 6), (Box(-3, 4, (2, 2), np.int64), None, 8)],

@@ -23,6 +23,7 @@ from headrace.rundir.episodes import Episodes
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.schedules import at_start
 from headrace.studies.stopwatch import BlockTimer, measure_time
+from headrace.trainer import symbols
 from headrace.trainer.auto_precision import settle
 from headrace.trainer.metrics_allreduce import MetricsAllReduce
 from headrace.trainer.policies import new_learner, new_policy
@@ -49,6 +50,7 @@ def actor_spec(config: Config) -> ActorSpec:
     arguments = config.environment, config.engine, config.env_kwargs, config.seed, config.wrappers
     probed = probe(*arguments)
     num_frames = held_stacks(config, probed)
+    config = symbols.settle(config, probed, SingleLearner(), lambda line: None)
     config = replace(config, engine=probed.engine, stacked_frames=num_frames)
     policy = new_policy(config, probed)
     probed.check_step()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -28,14 +31,14 @@ def shorter(text: str, share: int = 100) -> str:
 
     text = re.sub(r"(total[_-]steps[= ])([\d_]+)", fewer, text)
     text = re.sub(r"(total[_-]iters[= ])([\d_]+)", lambda m: m[1] + str(int(m[2]) // 2), text)
-    text = text.replace("--recipe orbital", """--recipe orbital --env-kwargs {"horizon":4}""")
+    text = text.replace("--recipe orbital", """--recipe orbital --env-kwargs '{"horizon":4}'""")
     text = re.sub(r"(headrace league .+ --episodes) \d+", r"\1 4", text)
     return re.sub(r"(--measure \S+)", r"\1 --measure-seconds 0.5", text)
 
 
 def commands_of(text: str) -> list[list[str]]:
     """Return the arguments of each command of headrace."""
-    return [line.split()[1:] for line in text.splitlines() if line.startswith("headrace ")]
+    return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("headrace ")]
 
 
 def test_every_snippet_and_command_of_the_readme_runs(tmp_path):
@@ -67,7 +70,7 @@ def test_the_page_on_networks_runs_from_top_to_bottom(tmp_path):
             for line in shorter(text).splitlines():
                 # The installed command, which doesn't look into the current folder by itself.
                 installed = Path(sys.executable).with_name("headrace")
-                commands.append([str(installed), *line.split()[1:]])
+                commands.append([str(installed), *shlex.split(line)[1:]])
     assert (len(script), len(commands)) == (4, 1)
     (load,) = re.findall(r"`(hr\.load\(.*?\))`", page)
     script += ["from my_torsos import Waves", load]
@@ -98,7 +101,7 @@ def test_the_study_on_the_page_on_several_learners_runs(tmp_path):
     page = (ROOT / "docs/learners.md").read_text(encoding="utf-8")
     *_, study = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     assert study.startswith("headrace bench scaling ")
-    run(tmp_path, "-m", "headrace", *shorter(study).split()[1:])
+    run(tmp_path, "-m", "headrace", *shlex.split(shorter(study))[1:])
     assert (tmp_path / "runs/scaling/scaling.png").exists()
 
 
@@ -162,6 +165,15 @@ def test_the_page_on_the_doctor_has_every_rule():
     page = (ROOT / "docs/doctor.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| `([\w-]+)` \| (.+) \| (.+) \|$", page, re.M)
     assert [(name, mends) for name, _, mends in table] == [(r.name, r.mends) for r in RULES]
+
+
+@pytest.mark.parametrize("file", PAGES)
+def test_json_in_the_commands_of_a_page_is_quoted_for_the_shell(file):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    for code in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL):
+        for argument in itertools.chain(*commands_of(code.replace("\\\n", " "))):
+            if argument.startswith("{"):
+                json.loads(argument)
 
 
 @pytest.mark.parametrize("file", PAGES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_the_page_on_custom_algorithms_runs(tmp_path):
         (tmp_path / f"{name}.py").write_text(shorter(text))
         run(tmp_path, f"{name}.py")
     (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
-    headrace(tmp_path, *(line.split()[1:] for line in shorter(commands).splitlines()))
+    headrace(tmp_path, *(shlex.split(line)[1:] for line in shorter(commands).splitlines()))
     assert (tmp_path / "runs/from-module/summary.json").exists()
     assert (tmp_path / "runs/comparison.html").exists()
 

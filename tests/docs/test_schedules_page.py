@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 from warm import headrace, run
@@ -21,7 +22,7 @@ def test_the_page_on_schedules_runs(tmp_path):
     (tmp_path / "script.py").write_text(shorter(script))
     run(tmp_path, "script.py")
     (command,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
-    headrace(tmp_path, shorter(command).split()[1:])
+    headrace(tmp_path, shlex.split(shorter(command))[1:])
     algo = json.loads((tmp_path / "runs/text/config.json").read_text())["config"]["algo"]
     assert algo["clip"] == "0:0.2,1:0.1"
     for name in ("warmup", "points", "functions", "plateau"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_the_page_on_self_play_runs_from_top_to_bottom(tmp_path):
     page = re.sub(r"(total[_-]steps[= ])[\d_]+", r"\g<1>600", page)
     page = re.sub(r"(--episodes )\d+", r"\g<1>10", page)
     blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
-    commands = [line.split()[1:] for kind, text in blocks if kind == "bash"
+    commands = [shlex.split(line)[1:] for kind, text in blocks if kind == "bash"
                 for line in text.splitlines() if line.startswith("headrace ")]  # fmt: skip
     assert len(commands) == 3
     headrace(tmp_path, *commands)

@@ -13,6 +13,7 @@ PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs")
 OTHERS = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]  # of any length
 MOST_WORDS = 2_500
 MOST_WORDS_IN_ALL = 38_000
+MOST_WORDS_OF_README = 900
 
 
 def text_of(page: str) -> str:
@@ -27,6 +28,10 @@ def test_a_page_is_plain_english(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_short(page):
     assert len(text_of(page).split()) <= MOST_WORDS
+
+
+def test_the_readme_is_short():
+    assert len(text_of("README.md").split()) <= MOST_WORDS_OF_README
 
 
 def test_the_pages_are_short_in_all():

@@ -43,7 +43,7 @@ def test_the_python_of_the_page_runs_as_one_script(tmp_path):
     assert len(script) == 4
     (tmp_path / "script.py").write_text("\n".join(script))
     out = run(tmp_path, "script.py")
-    assert "800 steps a rollout, 5 rollouts an update" in out
+    assert "800 steps per rollout, 5 rollouts per update" in out
     returns = [float(x) for x in re.findall(r"steps \| return ([\d.-]+)", out)]
     assert len(returns) >= 2
     assert float(re.search(r"mean return ([\d.]+);", out)[1]) > 60  # random play brings 38
@@ -66,16 +66,16 @@ def test_the_commands_of_the_page_on_the_wargame_run(tmp_path):
     league = [c for c in commands() if "runs/league" in c]
     assert len(league) == 4
     for command in league:
-        line = re.sub(r"(--total-steps) \S+", r"\1 20_000", " ".join(command))
-        line = re.sub(r"( league .+ --episodes) \d+", r"\1 4", line)
-        short = ["--env-kwargs", '{"horizon": 4}'] if " train " in line else []
-        run(tmp_path, *line.split(), *short)
+        text = re.sub(r"(--total-steps) \S+", r"\1 20_000", shlex.join(command))
+        line = shlex.split(re.sub(r"( league .+ --episodes) \d+", r"\1 4", text))
+        short = ["--env-kwargs", '{"horizon": 4}'] if "train" in line else []
+        run(tmp_path, *line, *short)
     assert (tmp_path / "runs/league/league/league.png").exists()
     assert (tmp_path / "runs/exploiter/summary.json").exists()
     assert (tmp_path / "runs/league/episode.mp4").exists()
     (match,) = [text for language, text in BLOCKS if language == "python" and WARGAME in text]
     (tmp_path / "match.py").write_text(match.replace("=100", "=2"))
-    assert re.search(r"over pursuit: -?\d+.* ± ", run(tmp_path, "match.py"))
+    assert re.search(r"against pursuit: -?\d+.* ± ", run(tmp_path, "match.py"))
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -69,14 +69,18 @@ class APPO(common.Hyperparameters):
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
-    ) -> Iterator[Batch]:
-        """Yield the whole batch, or minibatches with targets that are computed once, as in PPO."""
+    ) -> Iterable[Batch]:
+        """Return the whole batch, or minibatches with targets that are computed once, as in PPO."""
         batch = fresh()
         if not self._is_split:
-            yield batch  # its targets come from the same forward pass as its loss
-            return
+            return [batch]  # its targets come from the same forward pass as its loss
         batch = with_targets(policy, batch, self._targets)
-        yield from split(batch, self, state["generator"], group)
+        return split(batch, self, state["generator"], group)
+
+    @property
+    def has_fixed_terms(self) -> bool:
+        """Return True with minibatches, whose targets are computed once."""
+        return self._is_split
 
     @torch.no_grad()
     def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:

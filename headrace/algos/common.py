@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
@@ -169,17 +169,28 @@ class Hyperparameters:
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
-    ) -> Iterator[Batch]:
+    ) -> Iterable[Batch]:
         """Yield the batches of one update, one optimiser step each; ``fresh()`` returns new data.
 
-        Several learners yield the same number of batches, each its part of the whole. ``group``
-        sums statistics of the whole batch. The default yields one batch once.
+        Shuffled :class:`~headrace.algos.minibatches.Minibatches` may be returned instead. Several
+        learners yield the same number of batches, each its part of the whole. ``group`` sums
+        statistics of the whole batch. The default yields one batch once.
         """
         yield fresh()
 
     def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """Return the terms of the built-in loss; not called if a subclass defines :meth:`loss`."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    @property
+    def has_fixed_terms(self) -> bool:
+        """Return True if minibatches need nothing from the policy that they train.
+
+        :meth:`terms` then ignores the outputs, and :meth:`after_step` never stops an update, so
+        that all steps can be taken in one call. It doesn't count for subclasses that change how
+        they train.
+        """
+        return False
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
         """Return the loss and its metrics as SUMS over valid steps; the learner divides them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,38 @@ def new_generator() -> torch.Generator:
     return torch.Generator().manual_seed(torch.initial_seed() % 2**31)
 
 
+@dataclass
+class Minibatches:
+    """Passes over a batch with targets, each in random parts; iterates over the parts.
+
+    Attributes:
+        batch: the whole batch; each part has its versions.
+        samples: ``[1, T * B]``, or ``[T, B]`` with a recurrent policy.
+        orders: columns of the samples in the order of each pass.
+        count: parts per pass.
+        normalize_over: scale the advantages of each part to mean 0 and standard deviation 1 over
+            the valid steps of these learners; None: leave them unchanged.
+        fused: reorder a whole pass at once, of which parts are views, unless observations are
+            large; sums round differently.
+    """
+
+    batch: Batch
+    samples: Batch
+    orders: list[Tensor]
+    count: int
+    normalize_over: Group | None
+    fused: bool
+
+    def __iter__(self) -> Iterator[Batch]:
+        samples = self.samples
+        small = sum(x.nbytes for x in tree.leaves(samples.obs)) <= _WHOLE_BYTES
+        at_once = self.fused and small and samples.valid.device.type == "cpu"
+        cut = _whole_passes if at_once else _part_by_part
+        for part in cut(samples, self.orders, self.count, self.normalize_over):
+            part.version = self.batch.version
+            yield part
+
+
 def shuffled(
     batch: Batch,
     epochs: int,
@@ -30,16 +62,13 @@ def shuffled(
     normalize_over: Group | None = None,
     *,
     fused: bool = False,
-) -> Iterator[Batch]:
-    """Yield ``epochs`` passes over a batch with targets, each in ``minibatches`` random parts.
+) -> Minibatches:
+    """Return ``epochs`` passes over a batch with targets, each in ``minibatches`` random parts.
 
     Args:
-        normalize_over: scale the advantages of each part to mean 0 and standard deviation 1 over
-            the valid steps of these learners; None: leave them unchanged.
-        fused: reorder a whole pass at once, of which parts are views, unless observations are
-            large; sums round differently.
+        normalize_over, fused: see :class:`Minibatches`.
 
-    Yields:
+    Returns:
         batches of ``[1, about T * B / minibatches]``, every sample once per pass. With a recurrent
         policy they are of ``[T, about B / minibatches]``, every column once per pass, and keep the
         bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column.
@@ -48,14 +77,11 @@ def shuffled(
     samples = samples if tree.leaves(batch.core) else flatten(samples)
     num_columns, device = samples.valid.shape[1], samples.valid.device
     orders = [torch.randperm(num_columns, generator=generator).to(device) for _ in range(epochs)]
-    small = sum(x.nbytes for x in tree.leaves(samples.obs)) <= _WHOLE_BYTES
-    cut = _whole_passes if fused and small and device.type == "cpu" else _part_by_part
-    for part in cut(samples, orders, min(minibatches, num_columns), normalize_over):
-        part.version = batch.version
-        yield part
+    count = min(minibatches, num_columns)
+    return Minibatches(batch, samples, orders, count, normalize_over, fused)
 
 
-def split(batch: Batch, algo: Any, generator: torch.Generator, group: Group) -> Iterator[Batch]:
+def split(batch: Batch, algo: Any, generator: torch.Generator, group: Group) -> Minibatches:
     """Call :func:`shuffled` with the settings of an algorithm."""
     over = group if algo.normalize_advantage else None
     return shuffled(batch, algo.epochs, algo.minibatches, generator, over, fused=algo.fused)

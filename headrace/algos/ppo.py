@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -55,11 +55,11 @@ class PPO(common.Hyperparameters):
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
-    ) -> Iterator[Batch]:
-        """Compute targets before the first step, then yield ``epochs * minibatches`` parts."""
+    ) -> Iterable[Batch]:
+        """Compute targets before the first step, then return ``epochs * minibatches`` parts."""
         state["penalty"].adapt(self.kl_coef)
         batch = self._with_targets(policy, fresh())
-        yield from split(batch, self, state["generator"], group)
+        return split(batch, self, state["generator"], group)
 
     def _with_targets(self, policy: ActorCritic, batch: Batch) -> Batch:
         with torch.no_grad():
@@ -80,6 +80,11 @@ class PPO(common.Hyperparameters):
             value_clip=self.value_clip,
             kl_coef=state["penalty"].coef,
         )
+
+    @property
+    def has_fixed_terms(self) -> bool:
+        """Return True unless the KL may stop an update."""
+        return self.kl_stop is None
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Record the KL for the next update's penalty; return True if it exceeds ``kl_stop``."""

@@ -13,7 +13,9 @@ from headrace.algos.common import Hyperparameters
 from headrace.learner.chunks import Chunks, max_steps
 from headrace.learner.fused import FusedNetwork, can_fuse
 from headrace.learner.native import NativeOutputs
+from headrace.learner.optimizer import Optimizer
 from headrace.learner.step_costs import step_cost
+from headrace.learner.whole_update import WholeUpdate
 from headrace.nn.image_precision import bfloat16_modules
 from headrace.nn.policy import Policy
 from headrace.types import Batch, Metrics, State
@@ -59,6 +61,19 @@ class Gradients:
         if native is None:
             return self._policy
         return NativeOutputs(self._policy, native, lambda: self._fuses)
+
+    def whole_update(self, optimizer: Optimizer, chunks: Chunks) -> WholeUpdate | None:
+        """Return what takes all steps of an update in one call, if the network is compiled."""
+        native = None if self._network is None else self._network.native
+        return None if native is None else WholeUpdate(native, optimizer, chunks)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return True if compiled functions compute the gradients of this update."""
+        network = self._network
+        if network is None or network.native is None or not self._fuses:
+            return False
+        return network.knows(self.algorithm)
 
     def chunks(self, num_threads: int, most: int) -> Chunks:
         """Return how to split batches for this network.

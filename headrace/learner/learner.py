@@ -10,15 +10,18 @@ counts in one vector per optimiser step, and all take the same step.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
+from headrace.algos.minibatches import Minibatches
+from headrace.errors import NonFinite
+from headrace.learner import learner_state
 from headrace.learner.batches import real_rows
 from headrace.learner.chunks import ChunkedPolicy
 from headrace.learner.finite_checks import check_weights, is_finite, non_finite_error, not_finite
@@ -79,6 +82,7 @@ class Learner:
         self.state = algorithm.init(policy)
         self._gradients = Gradients(policy, algorithm, self.state, flat)
         self._chunks = self._gradients.chunks(num_threads, chunk_steps)
+        self._whole_update = self._gradients.whole_update(self.optimizer, self._chunks)
         whole = (self.by_hand and policy.core is None) or self.device.type != "cpu"
         chunked = ChunkedPolicy(policy, self._chunks)
         self._for_targets: Any = self._gradients.for_targets if whole else chunked
@@ -90,7 +94,7 @@ class Learner:
         self.own: list[dict[str, float]] = []  # metrics of this learner's data, latest update
         self._reward: Tensor | None = None  # of the latest fresh batch, before any transform
         self._last_norm: float | None = None  # gradient norm of the latest step
-        self._allreduce = GradientAllReduce(self.group)
+        self.allreduce = GradientAllReduce(self.group)
 
     @property
     def by_hand(self) -> bool:
@@ -138,17 +142,44 @@ class Learner:
             return replace(batch, reward=reward, discounted_return=())
 
         self.own = []
-        per_step: list[dict[str, float]] = []
         batches = self.algorithm.batches(self._for_targets, scaled, self.state, self.group)
+        at_once = self.group.size == 1 and self._gradients.is_compiled
+        if at_once and self._whole_update and self._whole_update.fits(batches, self.algorithm):
+            per_step = self._steps_at_once(cast(Minibatches, batches), learning_rate)
+        else:
+            per_step = self._steps(iter(batches), learning_rate)
+        self._move_values()
+        check_weights(self.optimizer.memory["flat"], self._where, learning_rate)
+        return mean_metrics(per_step)
+
+    def _steps(self, batches: Iterator[Batch], learning_rate: float) -> list[dict[str, float]]:
+        """Take an optimiser step on each batch; returns the metrics of each."""
+        per_step: list[dict[str, float]] = []
         for batch in batches:
             self.ages.step(batch.version, self.num_steps)
             per_step.append(self.step(batch, learning_rate))
             if self.algorithm.after_step(self.policy, self.state, per_step[-1]):
-                batches.close()  # type: ignore[attr-defined]
+                if isinstance(batches, Generator):
+                    batches.close()
                 break
-        self._move_values()
-        check_weights(self.optimizer.memory["flat"], self._where, learning_rate)
-        return mean_metrics(per_step)
+        return per_step
+
+    def _steps_at_once(self, batches: Minibatches, learning_rate: float) -> list[dict[str, float]]:
+        """Take all steps in one call; returns what :meth:`_steps` returns."""
+        assert self._whole_update is not None
+        steps = self._whole_update.steps(batches, self.algorithm, self.state, learning_rate)
+        per_step: list[dict[str, float]] = []
+        for i in range(steps.taken):
+            self.ages.step(batches.batch.version, self.num_steps)
+            values, count = as_numbers(steps.sums[i]), steps.counts[i]
+            metrics = step_metrics(values, count)
+            self.own.append(metrics.copy())
+            per_step.append(self._noted(metrics, values, count, steps.norms[i]))
+            self.algorithm.after_step(self.policy, self.state, per_step[-1])
+        if steps.taken < len(steps.sums):
+            values = as_numbers(steps.sums[-1])
+            raise self._unsafe(values, steps.gradient, batches.batch, learning_rate)
+        return per_step
 
     @property
     def _where(self) -> str:
@@ -206,21 +237,44 @@ class Learner:
         values = as_numbers(sums)
         metrics = step_metrics(values, count)
         self.own.append(metrics.copy())
-        center = self._allreduce.center
+        center = self.allreduce.center
         if self.group.size > 1:
-            gradient, values, count = self._allreduce.added_up(gradient, values, count)
+            gradient, values, count = self.allreduce.added_up(gradient, values, count)
             metrics = step_metrics(values, count)
         norm, longest = self._divided(gradient, count), self.algorithm.max_grad_norm
         if not is_finite(values, norm, longest):
-            quantities = not_finite(values, gradient, self.policy.named_parameters())
-            reward = batch.reward if self._reward is None else self._reward
-            raise non_finite_error(self._where, quantities, self._last_norm, reward, learning_rate)
+            raise self._unsafe(values, gradient, batch, learning_rate)
+        self._descend(gradient, norm, learning_rate)
+        return self._noted(metrics, values, count, norm, center)
+
+    def _unsafe(
+        self, values: dict[str, float], gradient: Tensor, batch: Batch, learning_rate: float
+    ) -> NonFinite:
+        """Return the error for a step that is not taken."""
+        quantities = not_finite(values, gradient, self.policy.named_parameters())
+        reward = batch.reward if self._reward is None else self._reward
+        return non_finite_error(self._where, quantities, self._last_norm, reward, learning_rate)
+
+    def _noted(
+        self,
+        metrics: dict[str, float],
+        values: dict[str, float],
+        count: int,
+        norm: float,
+        center: float = 0.0,
+    ) -> dict[str, float]:
+        """Count a step that was taken, and return its metrics.
+
+        Args:
+            values: sums of metrics over ``count`` valid steps.
+            norm: of the mean gradient.
+            center: what was subtracted from the value targets in these sums.
+        """
         if isinstance(self.policy.popart, TaskPopArt):
             self.policy.popart.note(values)
         total, square = values["target_sum"], values["target_sq"]
         square += 2 * center * total + count * center**2
         self._target_sums.append((count, total + count * center, square))
-        self._descend(gradient, norm, learning_rate)
         metrics["grad_norm"] = self._last_norm = norm
         self.num_steps += 1
         return of_trained_values(metrics, values)
@@ -268,58 +322,21 @@ class Learner:
         return self.policy.distribution.log_prob(params, chunk.action) - chunk.log_prob
 
     def state_dict(self) -> dict[str, Any]:
-        """Return optimiser, algorithm state and counters, as tensors and plain values.
-
-        Data of one learner only is left out, see :meth:`own_state`.
-        """
-        state = {k: _saved(v) for k, v in self.state.items() if not hasattr(v, "reshard")}
-        returns = {} if self.returns is None else _saved(self.returns)
-        optimizer = self.optimizer.state_dict()
-        parts = {"optimizer": optimizer, "state": state, "returns": returns}
-        parts |= {"targets": self.targets.state_dict(), "ages": self.ages.state_dict()}
-        return parts | {"num_steps": self.num_steps, "center": self._allreduce.center}
+        """See :func:`headrace.learner.learner_state.state_of`."""
+        return learner_state.state_of(self)
 
     def own_state(self) -> dict[str, Any]:
-        """Return data that only this learner holds: replay and circular buffers."""
-        return {k: _saved(v) for k, v in self.state.items() if hasattr(v, "reshard")}
+        """See :func:`headrace.learner.learner_state.own_state_of`."""
+        return learner_state.own_state_of(self)
 
     def load_own_state(self, of_ranks: list[dict[str, Any]]) -> None:
-        """Take this learner's share of what :meth:`own_state` returned on each learner.
-
-        Raises:
-            ValueError: it can't be shared out, or belongs to other settings.
-        """
-        for name in self.own_state():
-            buffer, states = self.state[name], [state[name] for state in of_ranks]
-            buffer.load_state_dict(buffer.reshard(states, self.group.rank, self.group.size))
+        """See :func:`headrace.learner.learner_state.load_own_state`."""
+        learner_state.load_own_state(self, of_ranks)
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        self.optimizer.load_state_dict(saved["optimizer"])
-        for name, value in saved["state"].items():
-            ours = self.state.get(name)
-            if ours is None:  # unused with these settings, such as moments with minibatches
-                continue
-            if isinstance(ours, torch.Generator):
-                ours.set_state(value)
-            elif hasattr(ours, "load_state_dict"):
-                ours.load_state_dict(value)
-            else:
-                self.state[name] = value
-        if self.returns is not None:
-            self.returns.load_state_dict(saved["returns"])
-        self.targets.load_state_dict(saved["targets"])
-        self._allreduce.center = saved["center"] if self.group.size > 1 else 0.0
-        self.num_steps = saved["num_steps"]
-        self.ages.load_state_dict(saved["ages"])
+        learner_state.load_state(self, saved)
 
     def close(self) -> None:
         """Stop the threads."""
         self._chunks.close()
-
-
-def _saved(value: Any) -> Any:
-    """Convert a part of an algorithm's state to tensors and plain values."""
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    return dict(value.state_dict()) if hasattr(value, "state_dict") else value

@@ -42,7 +42,7 @@ def native_network(policy: Policy, layers: list[DenseLayers], flat: Tensor) -> N
     return NativeNetwork(policy, network, flat, compiled)
 
 
-class _Memory:
+class Memory:
     """Memory of one call, which is used again: structures, activations and sums."""
 
     def __init__(self, network: Network) -> None:
@@ -56,20 +56,24 @@ class NativeNetwork:
     """Computes the gradient of a loss with respect to a policy; safe to use from several threads.
 
     Made by :func:`native_network`.
+
+    Attributes:
+        flat: tensor ``[P]`` of which the parameters are views.
+        compiled: the compiled functions.
     """
 
     def __init__(self, policy: Policy, network: Network, flat: Tensor, compiled: Functions) -> None:
-        self._policy, self._flat, self._compiled = policy, flat, compiled
+        self._policy, self.flat, self.compiled = policy, flat, compiled
         self._torso = cast(Encoder, policy.torso)
         self._network = network
-        self._free: list[_Memory] = []  # memory that isn't in use
+        self._free: list[Memory] = []  # memory that isn't in use
 
     def by_hand(
         self, algorithm: Hyperparameters, batch: Batch, state: State
     ) -> tuple[Tensor, Metrics]:
         """Return the flat gradient ``[P]`` and metrics of the loss of an algorithm's terms."""
         memory = self._taken()
-        gradient = torch.zeros_like(self._flat)  # other parameters of the policy keep 0
+        gradient = torch.zeros_like(self.flat)  # other parameters of the policy keep 0
         with torch.inference_mode():
             metrics = self._by_hand(memory, gradient, algorithm, batch, state)
         self._free.append(memory)
@@ -77,13 +81,13 @@ class NativeNetwork:
 
     def _by_hand(
         self,
-        memory: _Memory,
+        memory: Memory,
         gradient: Tensor,
         algorithm: Hyperparameters,
         batch: Batch,
         state: State,
     ) -> Metrics:
-        shape, compiled, flat = batch.valid.shape, self._compiled, self._flat
+        shape, compiled, flat = batch.valid.shape, self.compiled, self.flat
         num, weights = shape[0] * shape[1], flat.data_ptr()
         network, terms, sums = memory.addresses
         inputs = tree.map_leaves(lambda x: x.flatten(0, 1), batch.obs)
@@ -92,8 +96,7 @@ class NativeNetwork:
         log_prob, entropy = flat.new_empty(num), flat.new_empty(num)
         chances = torch.empty_like(outputs)
         params = self._params(outputs[:num])
-        action = tree.map_leaves(lambda x: x.flatten(0, 1), batch.action)
-        kept = place_actions(memory.network, self._policy.distribution, action, flat.dtype)
+        kept = self.place_actions(memory.network, batch.action)
         scores = chances.data_ptr(), log_prob.data_ptr(), entropy.data_ptr()
         if outside := compiled.score(network, weights, num, outputs.data_ptr(), *scores):
             raise IndexError(f"{outside} choices of a batch's actions are out of range")
@@ -105,12 +108,12 @@ class NativeNetwork:
             self._policy.popart,
         )
         loss = algorithm.terms(said, batch, state)
-        kept += _place_terms(memory.terms, loss, batch, algorithm, scale, flat.dtype)
+        kept += place_terms(memory.terms, loss, batch, algorithm, scale, flat.dtype)
         compiled.backward(
             network, weights, terms, num, total, work, outputs.data_ptr(), *scores,
             value.data_ptr(), gradient.data_ptr(), sums,
         )  # fmt: skip
-        return _metrics(memory.sums, loss, scale)
+        return sums_of(memory.sums, loss, scale)
 
     def outputs(self, inputs: Tree) -> tuple[Tensor, Tensor]:
         """Return parameters of distributions ``[N, num_params]`` and values ``[N]``."""
@@ -119,38 +122,56 @@ class NativeNetwork:
         self._free.append(memory)
         return self._policy.finished(outputs, inputs), value
 
-    def _taken(self) -> _Memory:
+    def memory(self) -> Memory:
+        """Return memory for the structures of a call."""
+        return Memory(self._network)
+
+    def _taken(self) -> Memory:
         try:
             return self._free.pop()  # another thread may take the last one
         except IndexError:
-            return _Memory(self._network)
+            return self.memory()
 
-    def _forward(self, memory: _Memory, inputs: Tree) -> tuple[Tensor, Tensor]:
+    def _forward(self, memory: Memory, inputs: Tree) -> tuple[Tensor, Tensor]:
         """Return the outputs of the policy's head ``[N, num_outputs]``, masked, and values."""
-        flat, torso, popart = self._flat, self._torso, self._policy.popart
-        norm = torso.normalizer if torso.is_single and inputs.dtype == flat.dtype else None
-        x = as_dense(torso.numbers(inputs) if norm is None else inputs, flat.dtype)
-        if norm is not None:
-            center = norm.center_for(flat.dtype)
-            memory.network.center, memory.network.scale = center.data_ptr(), norm.scale.data_ptr()
-            memory.network.limit = norm.limit
-        else:
-            memory.network.center = None
-        scale, mean = (1.0, 0.0) if popart is None else (float(popart.scale), float(popart.mean))
-        memory.network.value_scale, memory.network.value_mean = scale, mean
+        flat, (x, *kept) = self.flat, self.place_inputs(memory.network, inputs)
         count = len(x)
-        size = self._compiled.workspace(memory.addresses[0], count)
+        size = self.compiled.workspace(memory.addresses[0], count)
         if memory.work.numel() < size:
             memory.work = flat.new_empty(size)
         outputs, value = flat.new_empty(count, memory.network.outputs), flat.new_empty(count)
-        self._compiled.forward(
+        self.compiled.forward(
             memory.addresses[0], flat.data_ptr(), x.data_ptr(), count, memory.work.data_ptr(),
             outputs.data_ptr(), value.data_ptr(),
         )  # fmt: skip
+        del kept
         if self._policy.inputs.mask != "none":
             finished = self._policy.finished(outputs, inputs)
             outputs = finished[:, : outputs.shape[1]].contiguous()
         return outputs, value
+
+    def place_inputs(self, network: Network, inputs: Tree) -> list[Tensor]:
+        """Return the inputs of the first layer ``[N, inputs]``, and tensors that must be kept.
+
+        Writes how to normalise the inputs, and the units of the values.
+        """
+        torso, popart, dtype = self._torso, self._policy.popart, self.flat.dtype
+        norm = torso.normalizer if torso.is_single and inputs.dtype == dtype else None
+        kept, network.center = [], None
+        if norm is not None:
+            kept = [center := norm.center_for(dtype)]
+            network.center, network.scale = center.data_ptr(), norm.scale.data_ptr()
+            network.limit = norm.limit
+        network.value_scale, network.value_mean = 1.0, 0.0
+        if popart is not None:
+            network.value_scale, network.value_mean = float(popart.scale), float(popart.mean)
+        return [as_dense(torso.numbers(inputs) if norm is None else inputs, dtype), *kept]
+
+    def mask(self, inputs: Tree) -> Tensor | None:
+        """Return the mask of actions ``[N, num_mask]`` bool, if there is one."""
+        if self._policy.inputs.mask == "none":
+            return None
+        return cast(Tensor, inputs["action_mask"]).contiguous()
 
     def _params(self, outputs: Tensor) -> Tensor:
         """Return a copy of the heads' outputs ``[N, num_outputs]`` with the free parameters."""
@@ -158,6 +179,11 @@ class NativeNetwork:
         if free is None:
             return outputs.clone()
         return torch.cat((outputs, free.expand(len(outputs), -1)), 1)
+
+    def place_actions(self, network: Network, action: Any) -> list[Tensor]:
+        """Write pointers to actions ``[T, B, ...]``; returns the tensors, which must be kept."""
+        flat = tree.map_leaves(lambda x: x.flatten(0, 1), action)
+        return place_actions(network, self._policy.distribution, flat, self.flat.dtype)
 
 
 class NativeOutputs:
@@ -206,7 +232,7 @@ def _place_parameters(network: Network, policy: Policy, layers: list[DenseLayers
     network.log_std = 0 if free is None else starts[free]
 
 
-def _place_terms(
+def place_terms(
     terms: Terms,
     loss: LossTerms,
     batch: Batch,
@@ -239,7 +265,7 @@ def _place_terms(
     return kept
 
 
-def _metrics(sums: Any, loss: LossTerms, value_scale: float) -> Metrics:
+def sums_of(sums: Any, loss: LossTerms, value_scale: float) -> Metrics:
     """Return the sums of metrics by name, as :func:`~headrace.ops.losses.derivatives` does."""
     metrics: Metrics = dict(zip(SUMS, sums, strict=True))
     if not loss.clips_values:

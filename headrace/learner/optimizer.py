@@ -7,6 +7,7 @@ The classes of ``torch.optim`` import torch's compiler at first use, which adds 
 from __future__ import annotations
 
 import ctypes
+import math
 import warnings
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.rmsprop import rmsprop
 
-from headrace.native.library import Adam, functions
+from headrace.native.library import Optimizer as Settings
+from headrace.native.library import functions
 
 _ADAM_BETAS = (0.9, 0.999)
 _RMSPROP_ALPHA = 0.99
@@ -47,8 +49,8 @@ class Optimizer:
             Table D.1).
         flat: ``[N]``, the optimised parameters.
         eps: added to the denominator.
-        fused: compute Adam in one operation on the CPU, which rounds differently; in a compiled
-            function where there is one.
+        fused: compute a step in a compiled function, or Adam in one operation where there is none,
+            on the CPU; both round differently.
 
     Attributes:
         compiled: the compiled functions; None without them, or where they don't apply.
@@ -58,7 +60,8 @@ class Optimizer:
         self._kind, self._flat, self.eps = kind, flat, eps
         self._fused = fused and kind == "adam" and flat.device.type == "cpu"
         self.compiled = functions(flat.dtype) if fused and flat.device.type == "cpu" else None
-        self._adam = Adam(beta1=_ADAM_BETAS[0], beta2=_ADAM_BETAS[1])
+        betas = _ADAM_BETAS if kind == "adam" else (0.0, _RMSPROP_ALPHA)
+        self._settings = Settings(beta1=betas[0], beta2=betas[1])
         names = ("mean", "square") if kind == "adam" else ("square",)
         self._state = {name: torch.zeros_like(flat) for name in names}
         self._state["step"] = torch.zeros(())
@@ -73,15 +76,21 @@ class Optimizer:
         state = self._state
         for name, value in self._shared.items():
             state[name].copy_(value)
+        if self.compiled is not None:
+            self._compiled_step(gradient, learning_rate)
+        else:
+            self._torch_step(gradient, learning_rate)
+        for name, value in reversed(self._shared.items()):
+            value.copy_(state[name])
+
+    def _torch_step(self, gradient: Tensor, learning_rate: float) -> None:
+        state = self._state
         common: Any = {"lr": learning_rate, "eps": self.eps}
         common |= {"weight_decay": 0.0, "maximize": False}
         if self._kind == "adam":
             moments: Any = [state["mean"]], [state["square"]], [], [state["step"]]
             common |= {"amsgrad": False, "beta1": _ADAM_BETAS[0], "beta2": _ADAM_BETAS[1]}
-            if self._fused and self.compiled is not None:
-                state["step"] += 1
-                self._compiled_step(gradient, learning_rate)
-            elif self._fused:
+            if self._fused:
                 state["step"] += 1
                 torch._fused_adam_([self._flat], [gradient], *moments, **common)
             else:
@@ -91,16 +100,36 @@ class Optimizer:
                 [self._flat], [gradient], [state["square"]], [], [], [state["step"]],
                 foreach=False, alpha=_RMSPROP_ALPHA, momentum=0.0, centered=False, **common,
             )  # fmt: skip
-        for name, value in reversed(self._shared.items()):
-            value.copy_(state[name])
 
     def _compiled_step(self, gradient: Tensor, learning_rate: float) -> None:
         assert self.compiled is not None
-        state, adam = self._state, self._adam
-        adam.learning_rate, adam.eps, adam.step = learning_rate, self.eps, float(state["step"])
-        data = self._flat, gradient.contiguous(), state["mean"], state["square"]
-        pointers = [x.data_ptr() for x in data]
-        self.compiled.adam(self._flat.numel(), *pointers, ctypes.addressof(adam))
+        gradient, settings = gradient.contiguous(), self.compiled_settings(learning_rate)
+        addresses = self._flat.data_ptr(), gradient.data_ptr(), *self.moments
+        self.compiled.descend(
+            self._flat.numel(), *addresses, 0.0, math.inf, 0, ctypes.addressof(settings)
+        )
+        self._state["step"] += 1
+
+    def compiled_settings(self, learning_rate: float) -> Settings:
+        """Return the settings of the next step for compiled functions."""
+        self._settings.learning_rate, self._settings.eps = learning_rate, self.eps
+        self._settings.step = float(self._state["step"]) + 1
+        return self._settings
+
+    @property
+    def moments(self) -> tuple[int | None, int]:
+        """Return the addresses of the mean, None with RMSProp, and of the mean square."""
+        mean = self._state.get("mean")
+        return None if mean is None else mean.data_ptr(), self._state["square"].data_ptr()
+
+    def trains_alone(self, flat: Tensor) -> bool:
+        """Return True if compiled functions may take steps on this tensor, without other steps."""
+        same = self._flat.data_ptr() == flat.data_ptr()
+        return self.compiled is not None and same and not self._shared
+
+    def counted(self, num_steps: int) -> None:
+        """Count steps that were taken by a compiled function with :attr:`moments`."""
+        self._state["step"] += num_steps
 
     @property
     def memory(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-/* Forward passes, losses and gradients of the built-in dense networks.
+/* Forward passes, gradients and updates of the built-in dense networks.
 
 The functions are compiled for float and double, and for several instruction sets, of which the
 first that the processor has is used. See library.py for their arguments, learner/native.py for
@@ -14,6 +14,9 @@ their use, and ops/losses.py for the formulas of the losses. */
 #define PAD 16
 #define ROWS 48 /* observations on which a network acts at a time */
 #define LOG_2PI 1.8378770664093453
+#define LONGEST_STEP 1e19 /* as in learner/finite_checks.py */
+#define ACTION_BYTES(part) \
+    (int64_t)((part).kind == CATEGORICAL ? sizeof(int64_t) : (part).size * sizeof(real))
 
 enum { TANH, RELU, ELU };
 enum { CATEGORICAL, GAUSSIAN };
@@ -27,7 +30,7 @@ typedef struct {
 } Part;
 
 typedef struct {
-    int64_t torsos, layers, activation, outputs, free_params, parts;
+    int64_t torsos, layers, activation, outputs, free_params, parts, num_mask;
     int64_t sizes[MAX_LAYERS + 1]; /* of the inputs, and of each layer */
     int64_t weight[2][MAX_LAYERS], bias[2][MAX_LAYERS]; /* positions in the flat vector */
     int64_t policy_weight, policy_bias, value_weight, value_bias, log_std;
@@ -55,7 +58,21 @@ typedef struct {
 
 typedef struct {
     double learning_rate, beta1, beta2, eps, step;
-} Adam;
+} Optimizer;
+
+typedef struct {
+    int64_t steps, most, size; /* optimiser steps, most samples of a step, number of parameters */
+    const int64_t *order;      /* samples of all steps, one step after another */
+    const int64_t *start;      /* [steps + 1] positions in order */
+    const void *x;             /* [samples, inputs] */
+    const uint8_t *mask;       /* [samples, num_mask], or null */
+    int64_t normalize;         /* scale the advantages of each step */
+    double max_norm;           /* of a step's gradient, which is clipped */
+    void *gradient, *mean, *square; /* [size]; 0 where the network has no parameter, and moments */
+    void *memory;                   /* update_bytes() */
+    double *sums;                   /* [steps, NUM_SUMS + 2]: and valid steps, gradient norm */
+    int64_t outside;                /* choices of the last step that are out of range */
+} Update;
 
 static inline int64_t pad(int64_t size)
 {
@@ -89,6 +106,16 @@ int64_t workspace(const Network *net, int64_t n)
     for (int64_t i = 1; i <= net->layers; i++)
         size += net->torsos * n * pad(net->sizes[i]);
     return size + packed_size(net) + pad(n) + n * pad(net->outputs) + 2 * n * widest(net);
+}
+
+/* Bytes of memory for an update whose elements have size bytes. */
+int64_t update_bytes(const Network *net, int64_t most, int64_t size)
+{
+    int64_t elements = most * (net->sizes[0] + 2 * net->outputs + 8) + workspace(net, most);
+    int64_t bytes = most * (1 + net->num_mask), blocks = 13 + net->parts;
+    for (int64_t p = 0; p < net->parts; p++)
+        bytes += most * (net->part[p].kind == CATEGORICAL ? 8 : net->part[p].size * size);
+    return elements * size + bytes + blocks * 64;
 }
 
 #define PASTE_(a, b, c) a##_##b##_##c
@@ -154,13 +181,14 @@ Function function(int64_t number, int64_t is_float, int64_t set)
      {(Function)score_double_##set, (Function)score_float_##set},                               \
      {(Function)backward_double_##set, (Function)backward_float_##set},                         \
      {(Function)divide_double_##set, (Function)divide_float_##set},                             \
-     {(Function)adam_double_##set, (Function)adam_float_##set},                                 \
+     {(Function)descend_double_##set, (Function)descend_float_##set},                           \
+     {(Function)update_double_##set, (Function)update_float_##set},                             \
      {(Function)pack_double_##set, (Function)pack_float_##set},                                 \
      {(Function)act_double_##set, (Function)act_float_##set}}
 #ifdef HAS_SETS
-    static const Function sets[3][7][2] = {TABLE(base), TABLE(avx2), TABLE(avx512)};
+    static const Function sets[3][8][2] = {TABLE(base), TABLE(avx2), TABLE(avx512)};
 #else
-    static const Function sets[1][7][2] = {TABLE(base)};
+    static const Function sets[1][8][2] = {TABLE(base)};
 #endif
     return sets[set][number][is_float];
 }

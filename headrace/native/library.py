@@ -31,7 +31,8 @@ _FUNCTIONS: dict[
     "score": (_N, _P, _P, _N, _P, _P, _P, _P),
     "backward": (None, _P, _P, _P, _N, _N, _P, _P, _P, _P, _P, _P, _P, _P),
     "divide": (ctypes.c_double, _P, _N, ctypes.c_double),
-    "adam": (None, _N, _P, _P, _P, _P, _P),
+    "descend": (None, _N, _P, _P, _P, _P, ctypes.c_double, ctypes.c_double, _N, _P),
+    "update": (_N, _P, _P, _P, _P, _P),
     "pack": (_N, _P, _P, _N, _N, _P),
     "act": (_N, _P, _P, _P, _N, _N),
 }
@@ -53,7 +54,7 @@ class Network(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("torsos", "layers", "activation")),
-        *((name, ctypes.c_int64) for name in ("outputs", "free_params", "parts")),
+        *((name, ctypes.c_int64) for name in ("outputs", "free_params", "parts", "num_mask")),
         ("sizes", ctypes.c_int64 * (MAX_LAYERS + 1)),  # of the inputs, and of each layer
         ("weight", ctypes.c_int64 * MAX_LAYERS * 2),
         ("bias", ctypes.c_int64 * MAX_LAYERS * 2),
@@ -96,11 +97,24 @@ class Acting(ctypes.Structure):
     )
 
 
-class Adam(ctypes.Structure):
-    """Settings of a step of Adam."""
+class Optimizer(ctypes.Structure):
+    """Settings of a step of Adam, or of RMSProp, whose decay is beta2."""
 
     _fields_ = tuple(
         (name, ctypes.c_double) for name in ("learning_rate", "beta1", "beta2", "eps", "step")
+    )
+
+
+class Update(ctypes.Structure):
+    """The samples and the memory of an update's optimiser steps; ``dense.c`` describes them."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("steps", "most", "size")),
+        *((name, ctypes.c_void_p) for name in ("order", "start", "x", "mask")),
+        ("normalize", ctypes.c_int64),
+        ("max_norm", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("gradient", "mean", "square", "memory", "sums")),
+        ("outside", ctypes.c_int64),
     )
 
 
@@ -108,11 +122,13 @@ class Functions(NamedTuple):
     """The compiled functions for one precision; ``dense.c`` describes their arguments."""
 
     workspace: Callable[..., int]
+    update_bytes: Callable[..., int]
     forward: Callable[..., None]
     score: Callable[..., int]
     backward: Callable[..., None]
     divide: Callable[..., float]
-    adam: Callable[..., None]
+    descend: Callable[..., None]
+    update: Callable[..., int]
     pack: Callable[..., int]
     act: Callable[..., int]
 
@@ -140,7 +156,7 @@ def functions_of(library: ctypes.CDLL, dtype: torch.dtype, instruction_set: int)
         )
         for number, types in enumerate(_FUNCTIONS.values())
     ]
-    return Functions(library.workspace, *made)
+    return Functions(library.workspace, library.update_bytes, *made)
 
 
 @functools.cache
@@ -171,7 +187,8 @@ def is_current(library: ctypes.CDLL) -> bool:
 def loaded(path: str) -> ctypes.CDLL:
     """Load a library and declare the types of its functions."""
     library = ctypes.CDLL(path)
-    library.best_set.restype = library.workspace.restype = library.sources.restype = _N
-    library.workspace.argtypes = (_P, _N)
+    for function in ("best_set", "sources", "workspace", "update_bytes"):
+        getattr(library, function).restype = _N
+    library.workspace.argtypes, library.update_bytes.argtypes = (_P, _N), (_P, _N, _N)
     library.function.restype, library.function.argtypes = _P, (_N, _N, _N)
     return library

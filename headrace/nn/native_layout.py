@@ -41,6 +41,7 @@ def network_of(policy: Any, dense: DenseLayers) -> Network | None:
     network.sizes[: len(sizes)] = sizes
     network.outputs = policy.policy_head.out_features
     network.free_params = 0 if policy.log_std is None else policy.log_std.numel()
+    network.num_mask = policy.distribution.num_mask
     parts = list(_parts(policy.distribution)) if has_score(policy.distribution) else []
     if len(parts) <= MAX_PARTS:
         network.parts = len(parts)

@@ -127,17 +127,20 @@ class ThreadGroup:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """Enter the block one after the other in the order of ranks.
+        """Enter the block one after the other in the order of ranks; leave it together.
 
         Torch's global random stream is the same for all threads, so objects that use it, or seed
-        from it, are built here.
+        from it, are built here. No thread draws from it until all are built.
         """
-        self._meeting.wait(lambda: self._meeting.turn == self.rank)
+        meeting = self._meeting
+        meeting.wait(lambda: meeting.turn % self.size == self.rank)
         try:
             yield
         finally:
-            with self._meeting.change():
-                self._meeting.turn = (self.rank + 1) % self.size
+            with meeting.change():
+                meeting.turn += 1
+                end = -(-meeting.turn // self.size) * self.size
+        meeting.wait(lambda: meeting.turn >= end)
 
 
 def run_learners(

@@ -44,16 +44,21 @@ class GoldenEnv(gymnasium.Env):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Return weights after each optimiser step, checked to be finite."""
+    """Return weights after optimiser steps, each one or all of an update in one call."""
     taken: list[torch.Tensor] = []
-    step = Optimizer.step
+    step, counted = Optimizer.step, Optimizer.counted
 
     def noted(self: Optimizer, gradient: torch.Tensor, learning_rate: float) -> None:
         assert gradient.isfinite().all()
         step(self, gradient, learning_rate)
         taken.append(self.memory["flat"].clone())
 
+    def noted_at_once(self: Optimizer, num_steps: int) -> None:
+        counted(self, num_steps)
+        taken.append(self.memory["flat"].clone())
+
     monkeypatch.setattr(Optimizer, "step", noted)
+    monkeypatch.setattr(Optimizer, "counted", noted_at_once)
     return taken
 
 

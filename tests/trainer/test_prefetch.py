@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from functools import partial
 from types import SimpleNamespace
 
@@ -117,7 +118,10 @@ def test_a_run_that_gathers_ahead_keeps_its_bound_on_the_lag(tiny, monkeypatch):
     )
     config = tiny(algo=hr.APPO(max_lag=2), num_actors=2, transport="shm", total_steps=2560)
     with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
-        results = list(trainer)
+        results = []
+        for result in trainer:
+            results.append(result)
+            time.sleep(0.01)  # so that actors are ahead of the learner
     assert begun
     assert results[-1].env_steps >= 2560
     assert max(result.lag_max for result in results) <= config.lag_bound

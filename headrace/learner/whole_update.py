@@ -1,0 +1,140 @@
+"""Takes all optimiser steps of an update in one call of a compiled function.
+
+The steps are those that the learner takes one by one: the same minibatches, gradients, clipping and
+optimiser, in the same order. One call saves the Python and torch operations in between, which take
+longer than the arithmetic of a small network.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headrace.algos.common import Hyperparameters
+from headrace.algos.minibatches import Minibatches
+from headrace.learner.chunks import Chunks
+from headrace.learner.native import NativeNetwork, place_terms, sums_of
+from headrace.learner.optimizer import Optimizer
+from headrace.native.library import SUMS, Update
+from headrace.ops import tree
+from headrace.ops.losses import LossTerms
+from headrace.types import Batch, Metrics, State
+
+_STEERS = ("batches", "terms", "loss", "after_step")  # what steps depend on
+
+
+class Steps(NamedTuple):
+    """The steps that were taken, and one more if it wasn't safe."""
+
+    taken: int
+    sums: list[Metrics]  # over valid steps
+    counts: list[int]  # valid steps
+    norms: list[float]  # of the mean gradient
+    gradient: Tensor  # [P] mean gradient of the last one
+
+
+def has_fixed_terms(algorithm: Hyperparameters) -> bool:
+    """Return ``algorithm.has_fixed_terms``, unless a subclass changed what it is about."""
+    kind = type(algorithm)
+    declares = _owner(kind, "has_fixed_terms")
+    return algorithm.has_fixed_terms and all(
+        issubclass(declares, _owner(kind, name)) for name in _STEERS
+    )
+
+
+def _owner(kind: type, name: str) -> type:
+    return next(base for base in kind.__mro__ if name in vars(base))
+
+
+class WholeUpdate:
+    """Takes an update's steps with a compiled network; used by one thread.
+
+    Args:
+        chunks: how batches are split; a minibatch of several chunks is left to threads.
+    """
+
+    def __init__(self, network: NativeNetwork, optimizer: Optimizer, chunks: Chunks) -> None:
+        self._network, self._optimizer, self._chunks = network, optimizer, chunks
+        self._memory, self._update = network.memory(), Update()
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def fits(self, batches: Iterable[Batch], algorithm: Hyperparameters) -> bool:
+        """Return True if :meth:`steps` takes the same steps as the learner would one by one."""
+        if not isinstance(batches, Minibatches) or tree.leaves(batches.samples.core):
+            return False
+        rows, columns = batches.samples.valid.shape
+        largest = -(-columns // batches.count)
+        return (
+            has_fixed_terms(algorithm)
+            and self._optimizer.trains_alone(self._network.flat)
+            and len(self._chunks.columns(rows, largest)) == 1
+        )
+
+    def steps(
+        self, batches: Minibatches, algorithm: Hyperparameters, state: State, learning_rate: float
+    ) -> Steps:
+        """Take the steps until one isn't safe.
+
+        Raises:
+            IndexError: choices are out of range.
+        """
+        with torch.inference_mode():
+            outputs: Any = None  # which fixed terms ignore
+            loss = algorithm.terms(outputs, batches.samples, state)
+            sums, gradient, taken = self._take(batches, loss, algorithm, learning_rate)
+        self._optimizer.counted(taken)
+        if self._update.outside:
+            number = self._update.outside
+            raise IndexError(f"{number} choices of a batch's actions are out of range")
+        scale = self._memory.network.value_scale
+        *metrics, counts, norms = sums[: taken + 1].T.tolist()
+        each = [sums_of(row, loss, scale) for row in zip(*metrics, strict=True)]
+        return Steps(taken, each, [int(x) for x in counts], norms, gradient)
+
+    def _take(
+        self, batches: Minibatches, loss: LossTerms, algorithm: Hyperparameters, rate: float
+    ) -> tuple[Tensor, Tensor, int]:
+        """Call the function; returns its sums ``[S, len(SUMS) + 2]``, the gradient, and steps."""
+        memory, network, update = self._memory, self._network, self._update
+        samples = batches.samples
+        inputs = tree.map_leaves(lambda x: x.flatten(0, 1), samples.obs)
+        x, *kept = network.place_inputs(memory.network, inputs)
+        kept += network.place_actions(memory.network, samples.action)
+        scale, flat = memory.network.value_scale, network.flat
+        kept += place_terms(memory.terms, loss, samples, algorithm, scale, flat.dtype)
+        mask = network.mask(inputs)
+        sizes = [len(part) for part in batches.orders[0].tensor_split(batches.count)]
+        start = torch.tensor([*accumulate(sizes * len(batches.orders), initial=0)])
+        order = torch.cat(batches.orders)
+        sums = torch.empty(len(start) - 1, len(SUMS) + 2, dtype=torch.float64)
+        gradient = torch.zeros_like(flat)  # other parameters keep 0
+        update.steps, update.most, update.size = len(sums), max(sizes), len(flat)
+        update.order, update.start, update.x = order.data_ptr(), start.data_ptr(), x.data_ptr()
+        update.mask = None if mask is None else mask.data_ptr()
+        update.normalize = batches.normalize_over is not None
+        update.max_norm, update.sums = algorithm.max_grad_norm, sums.data_ptr()
+        update.gradient, (update.mean, update.square) = (
+            gradient.data_ptr(),
+            self._optimizer.moments,
+        )
+        update.memory = self._room(max(sizes)).data_ptr()
+        settings = self._optimizer.compiled_settings(rate)
+        of_network, of_terms, _ = memory.addresses
+        taken = network.compiled.update(
+            of_network, flat.data_ptr(), of_terms, *map(ctypes.addressof, (settings, update))
+        )
+        del kept
+        return sums, gradient, taken
+
+    def _room(self, most: int) -> Tensor:
+        """Return memory for steps of at most this many samples."""
+        address, size = self._memory.addresses[0], self._network.flat.element_size()
+        need = self._network.compiled.update_bytes(address, most, size)
+        if self._bytes.numel() < need:
+            self._bytes = torch.empty(need, dtype=torch.uint8)
+        return self._bytes

@@ -1,0 +1,225 @@
+"""Whole updates in one call take the steps that the learner takes one by one, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from native.test_dense import compiled, random_case
+
+import headrace as hr
+from headrace.errors import NonFinite
+from headrace.learner import native
+from headrace.learner.learner import Learner
+from headrace.learner.whole_update import WholeUpdate, has_fixed_terms
+from headrace.native import library
+from headrace.nn import Network, Policy
+
+pytestmark = pytest.mark.skipif(
+    library.functions(torch.float32) is None, reason="the compiled functions weren't built"
+)
+
+
+def pair(seed: int, algo=None, **changes):
+    """Return a learner that takes updates at once, one that doesn't, and a batch for both."""
+    policy, random_algo, batch = random_case(seed)
+    algo = algo or dataclasses.replace(random_algo, **changes)
+    learners = []
+    for one in (policy, copy.deepcopy(policy)):
+        torch.manual_seed(seed)  # of the generator of minibatches
+        learners.append(Learner(one, algo, 1))
+    learners[1]._whole_update = None
+    return *learners, batch
+
+
+def count_calls(monkeypatch) -> list[int]:
+    calls: list[int] = []
+    original = WholeUpdate.steps
+
+    def steps(self, *args):
+        calls.append(1)
+        return original(self, *args)
+
+    monkeypatch.setattr(WholeUpdate, "steps", steps)
+    return calls
+
+
+def check(seed: int) -> None:
+    at_once, one_by_one, batch = pair(
+        seed, optimizer=random.Random(seed).choice(("adam", "rmsprop"))
+    )
+    for rate in (1e-3, 3e-4):
+        metrics, expected = (x.train(lambda: batch, rate) for x in (at_once, one_by_one))
+        assert metrics == pytest.approx(expected, rel=1e-6, abs=1e-6, nan_ok=True)
+        for name, tensor in one_by_one.optimizer.memory.items():
+            assert torch.equal(at_once.optimizer.memory[name], tensor), (seed, name)
+    assert at_once.num_steps == one_by_one.num_steps
+    assert at_once.own == one_by_one.own
+    for one in (at_once, one_by_one):
+        one.close()
+
+
+def test_updates_at_once_are_those_of_single_steps(monkeypatch):
+    calls = count_calls(monkeypatch)
+    for seed in range(120):
+        check(seed)
+    assert len(calls) > 60  # two per learner with minibatches
+
+
+MUTANTS = [
+    ("to + r * size, (const char *)from + order[r] * stride", "to + r * size, (const char *)from"),
+    ("count += valid[r] != 0;\n        total", "count += 1;\n        total"),
+    ("(count > 2 ? count - 1 : 1)", "count"),
+    ("at[i] = any && !mask[i] ? -(real)INFINITY : at[i];", ""),
+    ("any && !mask[i]", "!mask[i]"),
+    ("if (norm > max_norm)", "if (norm > 2 * max_norm)"),
+    ("optimizer->step + (double)before", "optimizer->step"),
+    ("flat[i] -= rate * g / (SQRT(square[i]) + eps);", "flat[i] -= rate * g;"),
+    ("square[i] = keep * square[i] + take * g * g;", "square[i] = take * g * g;"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), MUTANTS[::4])
+def test_a_changed_step_is_seen(old, new, tmp_path, monkeypatch):
+    check_mutant(old, new, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("old", "new"), MUTANTS)
+def test_every_changed_step_is_seen(old, new, tmp_path, monkeypatch):
+    check_mutant(old, new, tmp_path, monkeypatch)
+
+
+def check_mutant(old: str, new: str, tmp_path: Path, monkeypatch) -> None:
+    right_folder = tmp_path / "right"
+    right_folder.mkdir()
+    same = "/* Return whether a step", "/* Return if a step"
+    changed = library.loaded(str(compiled(tmp_path, old, new)))
+    right = library.loaded(str(compiled(right_folder, *same)))
+    functions, plain = (library.functions_of(x, torch.float32, 0) for x in (changed, right))
+    mixed = plain._replace(update=functions.update)  # single steps stay right
+    monkeypatch.setattr(native, "functions", lambda dtype: mixed)
+    monkeypatch.setattr("headrace.learner.optimizer.functions", lambda dtype: plain)
+    with pytest.raises((AssertionError, NonFinite)):
+        for seed in range(120):
+            check(seed)
+
+
+# -- what is left to single steps -----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Stopping(hr.PPO):
+    """Stops after two steps."""
+
+    def after_step(self, policy, state, metrics):
+        state["penalty"].note(0.0)
+        state["steps"] = state.get("steps", 0) + 1
+        return state["steps"] == 2
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnTerms(hr.APPO):
+    """Has terms that depend on the outputs of the policy."""
+
+    def terms(self, outputs, batch, state):
+        terms = super().terms(outputs, batch, state)
+        return terms._replace(advantage=terms.advantage + outputs.entropy)
+
+
+@pytest.mark.parametrize("kind", [Stopping, OwnTerms])
+def test_algorithms_that_change_a_step_take_single_ones(kind, monkeypatch):
+    calls = count_calls(monkeypatch)
+    algo = kind(epochs=2, minibatches=2)
+    assert algo.has_fixed_terms
+    assert not has_fixed_terms(algo)
+    learner, _, batch = pair(3, algo)
+    learner.train(lambda: batch, 1e-3)
+    assert not calls
+    assert learner.num_steps == (2 if kind is Stopping else 4)
+    learner.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Renamed(hr.PPO):
+    """Changes a default only."""
+
+    clip: float = 0.1
+
+
+@pytest.mark.parametrize(
+    ("algo", "is_fixed"),
+    [
+        (Renamed(), True),
+        (hr.PPO(kl_stop=0.1), False),
+        (hr.APPO(epochs=1, minibatches=1), False),
+        (hr.IMPALA(), True),
+        (hr.IMPACT(), False),
+        (hr.A2C(), False),
+    ],
+)
+def test_which_algorithms_have_fixed_terms(algo, is_fixed):
+    assert has_fixed_terms(algo) == is_fixed
+
+
+def test_frozen_parameters_and_large_minibatches_take_single_steps(monkeypatch):
+    calls = count_calls(monkeypatch)
+    algo = hr.PPO(epochs=1, minibatches=2)
+    learner, _, batch = pair(3, algo)
+    learner.policy.policy_head.bias.requires_grad_(False)
+    learner.train(lambda: batch, 1e-3)
+    learner.policy.policy_head.bias.requires_grad_(True)
+    monkeypatch.setattr(
+        learner._chunks, "columns", lambda rows, columns: [slice(0, 1), slice(1, 2)]
+    )
+    assert not learner._whole_update.fits(
+        algo.batches(learner.policy, lambda: batch, learner.state, learner.group), algo
+    )
+    assert not calls
+    learner.close()
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def test_a_step_that_is_not_finite_is_not_taken():
+    torch.manual_seed(0)
+    policy = Policy(Box(-1, 1, (3,)), Discrete(2), Network((8,)))
+    algo = hr.PPO(epochs=2, minibatches=4, normalize_advantage=False, max_grad_norm=math.inf)
+    _, _, batch = random_case(1)
+    batch = dataclasses.replace(
+        batch, obs=torch.zeros(*batch.first.shape, 3), action=torch.zeros_like(batch.valid).long()
+    )
+    batch.reward[0, 0] = math.inf
+    learner = Learner(policy, algo, 1)
+    before = learner.optimizer.memory["flat"].clone()
+    with pytest.raises(NonFinite, match=r"was not taken: value targets"):
+        for _ in range(2):
+            learner.train(lambda: batch, 1e-3)
+    taken = learner.num_steps
+    assert taken < 8
+    assert float(learner.optimizer.memory["step"]) == taken
+    assert torch.isfinite(learner.optimizer.memory["flat"]).all()
+    assert torch.equal(before, learner.optimizer.memory["flat"]) == (taken == 0)
+    learner.close()
+
+
+def test_choices_out_of_range_are_an_error():
+    policy = Policy(Box(-1, 1, (3,)), Discrete(2), Network((8,)))
+    _, _, batch = random_case(1)
+    batch = dataclasses.replace(
+        batch,
+        obs=torch.zeros(*batch.first.shape, 3),
+        action=torch.full(batch.valid.shape, 2),
+        log_prob=torch.zeros(batch.valid.shape),
+    )
+    learner = Learner(policy, hr.PPO(), 1)
+    with pytest.raises(IndexError, match=r"choices of a batch's actions are out of range"):
+        learner.train(lambda: batch, 1e-3)
+    learner.close()

@@ -23,7 +23,10 @@ from headrace.reporting.page import NAME, page
 from headrace.rundir.curves import read_run
 
 _HOST = "127.0.0.1"
-_FILES = ("metrics.jsonl", "evaluations.jsonl", "warnings.jsonl", "summary.json", "config.json")
+_FILES = (
+    *("metrics.jsonl", "evaluations.jsonl", "returns.jsonl", "warnings.jsonl"),
+    *("summary.json", "config.json"),
+)
 REST = 10.0  # pause between two drawings, relative to the duration of the last one
 _REQUEST_S = 10.0  # timeout of a request
 _HEADERS = {

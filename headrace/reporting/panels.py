@@ -1,8 +1,8 @@
 """Builds the panels of a report from the curves in run directories.
 
-Every point of a single run is an unchanged line of ``metrics.jsonl`` or ``evaluations.jsonl``; long
-runs are thinned to screen resolution. Runs that differ only in their seed are one curve, an
-estimate over runs with its interval.
+Every point of a single run is an unchanged line of ``metrics.jsonl``, ``returns.jsonl`` or
+``evaluations.jsonl``; long runs are thinned to screen resolution. Runs that differ only in their
+seed are one curve, an estimate over runs with its interval.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from headrace.envs.info_metrics import PREFIX
 from headrace.errors import CheckpointError
 from headrace.rundir.config_file import defaults_of, flat_settings
 from headrace.rundir.custom_metrics import LOGGED
-from headrace.rundir.files import read_jsonl
+from headrace.rundir.files import RETURN, read_jsonl
 
 Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # increasing x, and y
 # Maps values [runs, points] to an estimate and the ends of its interval, [points] each.
@@ -35,6 +35,7 @@ class RunCurves:
         settings: settings by name, without those of a single run; empty without config.json.
         seed: seed of the run.
         results, evaluations: lines of metrics.jsonl and evaluations.jsonl.
+        returns: lines of returns.jsonl: training returns between early results.
     """
 
     path: Path
@@ -43,10 +44,13 @@ class RunCurves:
     results: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     described: dict[str, Any] = field(default_factory=dict)
+    returns: list[dict[str, Any]] = field(default_factory=list)
 
     def curve(self, x: str, y: str, evaluated: bool = False) -> Curve:
         """Return the points of the lines that contain both names."""
         lines = self.evaluations if evaluated else self.results
+        if y == RETURN and not evaluated and self.returns:
+            lines = sorted([*self.returns, *lines], key=lambda line: line.get("env_steps", 0))
         points = [(line[x], line[y]) for line in lines if x in line and y in line]
         return [p[0] for p in points], [p[1] for p in points]
 
@@ -57,7 +61,7 @@ def read_run(path: Path) -> RunCurves:
     Raises:
         CheckpointError: it has no metrics; the message names subfolders that do.
     """
-    lines = {name: _lines(path / f"{name}.jsonl") for name in ("metrics", "evaluations")}
+    lines = {name: _lines(path / f"{name}.jsonl") for name in ("metrics", "evaluations", "returns")}
     if not lines["metrics"]:
         runs = sorted(str(file.parent) for file in path.glob("*/metrics.jsonl"))
         hint = f". Did you mean {', '.join(runs[:3])}{', …' if runs[3:] else ''}?" if runs else ""
@@ -68,7 +72,9 @@ def read_run(path: Path) -> RunCurves:
         settings, seed = flat_settings(values), values.get("seed")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         described, settings, seed = {}, {}, None
-    return RunCurves(path, settings, seed, lines["metrics"], lines["evaluations"], described)
+    return RunCurves(
+        path, settings, seed, lines["metrics"], lines["evaluations"], described, lines["returns"]
+    )
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 runs/x/config.json              resolved settings and the two spaces
 runs/x/metrics.jsonl            a line per result; TensorBoard events next to it
 runs/x/evaluations.jsonl, iterations/
+runs/x/returns.jsonl            training returns between results of the first updates
 runs/x/warnings.jsonl           findings of the doctor
 runs/x/env_changes.jsonl        changes that callbacks made to the environments
 runs/x/machine.json             hardware and package versions
@@ -36,7 +37,14 @@ _FILES = [
     *("machine.json.tmp", "report.html.tmp", "env_changes.jsonl", "env_changes.jsonl.tmp"),
     *("events.out.tfevents.*", "curve.png", "episode.mp4", "episode.gif", "*.json.tmp"),
     *("iterations/rank_*.jsonl", "iterations/rank_*.jsonl.tmp", "metrics.jsonl.tmp"),
-    *("evaluations.jsonl.tmp", "checkpoints/latest", "checkpoints/best", "checkpoints/*.tmp"),
+    *(
+        "returns.jsonl",
+        "returns.jsonl.tmp",
+        "evaluations.jsonl.tmp",
+        "checkpoints/latest",
+        "checkpoints/best",
+        "checkpoints/*.tmp",
+    ),
 ]
 _BEGUN = (lock.NAME, "config.json.tmp")  # files of a run that died before it wrote anything
 _FOLDERS = [

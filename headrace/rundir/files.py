@@ -1,4 +1,4 @@
-"""Appends to the log files of a run: results, evaluations, iterations, warnings.
+"""Appends to the log files of a run: results, returns, evaluations, iterations, warnings.
 
 Data that can't be written is kept and written later.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,13 @@ from headrace.errors import on_one_line
 from headrace.evaluation import Evaluation
 from headrace.rundir import tensorboard_events
 from headrace.rundir.atomic_files import TolerantWriter, checkpoint_errors, replace_text, write_json
+from headrace.rundir.early_returns import ReturnPoint
 from headrace.rundir.json_values import plain
 from headrace.rundir.machine_info import machine, versions
 from headrace.rundir.metric_accumulators import Iteration
 from headrace.rundir.result import Result
 
+RETURN = "charts/episodic_return"
 MACHINE = "machine.json"  # written after the first update, which it doesn't delay
 
 
@@ -56,14 +58,15 @@ class RunLog:
         self._writes_events = extras.is_installed("tensorboard")
         self._warnings, self._doctor = path / "warnings.jsonl", doctor
         self._ranks = [path / "iterations" / f"rank_{r}.jsonl" for r in range(num_learners)]
-        self._changes = path / "env_changes.jsonl"
+        self._changes, self._returns = path / "env_changes.jsonl", path / "returns.jsonl"
         files = (self._metrics, self._events, *self._ranks, self._evaluations, self._warnings)
-        files += (self._changes,)
+        files += (self._changes, self._returns)
         self._unwritten = {file: bytearray() for file in files}
         self._disk, self._notify = TolerantWriter(notify), notify
         if keep_until is not None:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
-            for file in filter(Path.exists, (*ours, self._warnings, self._changes)):
+            others = self._warnings, self._changes, self._returns
+            for file in filter(Path.exists, (*ours, *others)):
                 truncate_jsonl(file, *keep_until)
             self._restore_doctor()
         purge_step = None if keep_until is None else keep_until[0] + 1
@@ -72,6 +75,15 @@ class RunLog:
         for file in (self._metrics, *self._ranks):
             if self._disk.attempt(f"writing {file.name}", partial(self._append, file)):
                 self._unwritten[file].clear()
+
+    def returns(self, points: Sequence[ReturnPoint]) -> None:
+        """Add points of the curve of returns, before the result that follows them."""
+        for point in points:
+            position = {"env_steps": point.env_steps, "update": point.updates}
+            scalars = {RETURN: point.episode_return}
+            self._note(self._returns, position | {"seconds": round(point.seconds, 6)} | scalars)
+            if self._writes_events:
+                self._note_events(scalars, point.env_steps)
 
     def result(self, result: Result) -> None:
         """Write a result, and the iterations before it."""

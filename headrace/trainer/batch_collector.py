@@ -14,6 +14,7 @@ from headrace.learner.batches import gather
 from headrace.learner.hogwild import own_metrics
 from headrace.learner.multi_policy_learner import AnyLearner
 from headrace.rundir.custom_metrics import CustomMetrics
+from headrace.rundir.early_returns import EarlyReturns
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.trainer.prefetch import BatchPrefetcher
@@ -31,6 +32,7 @@ class BatchCollector:
         preemption: preempts the other learners' collection.
         ahead: gathers the next batch early; None: chosen by device.
         reported: receives metrics found in ``info`` by actors.
+        early: receives the ends of episodes for the curve of returns.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class BatchCollector:
         preemption: Preemption,
         ahead: BatchPrefetcher | None = None,
         reported: CustomMetrics | None = None,
+        early: EarlyReturns | None = None,
     ) -> None:
+        self._early_returns = EarlyReturns() if early is None else early
         self._reported = CustomMetrics() if reported is None else reported
         self._config, self._source, self._episodes = config, source, episodes
         self._learner, self._preemption = learner, preemption
@@ -113,6 +117,8 @@ class BatchCollector:
             for slot, header, rollout in taken:
                 ends = rollout.episode_return.numpy(), rollout.episode_length.numpy()
                 self._episodes.add(*ends, task)
+                valid = ~rollout.first[1:]
+                self._early_returns.add(rollout.episode_return, valid, meter.env_steps, task)
                 if infos := self._source.message(slot):
                     tasks = self._episodes.tasks
                     self._reported.add(json.loads(infos), tasks[task] if tasks else None)
@@ -127,7 +133,7 @@ class BatchCollector:
                 meter.rollout(header)
                 self._episodes.count_trained(task, header.valid_steps)
                 if self._episodes.agents:
-                    self._episodes.count_trained_by_agents((~rollout.first[1:]).sum(0).numpy())
+                    self._episodes.count_trained_by_agents(valid.sum(0).numpy())
                 if header.lag >= 0:  # its actor trained on it, once
                     sums = {"num_lags": 1, "lag_sum": lag, "lag_steps_sum": lag}
                     meter.count(**sums, lag_max=lag, lag_steps_max=lag)

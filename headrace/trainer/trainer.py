@@ -41,6 +41,7 @@ from headrace.processes import (
     torch_threads,
 )
 from headrace.rundir.custom_metrics import CustomMetrics
+from headrace.rundir.early_returns import EarlyReturns
 from headrace.rundir.episodes import gather_episodes, own_episodes
 from headrace.rundir.files import RunLog
 from headrace.rundir.health import doctor_of
@@ -138,6 +139,7 @@ class Trainer:
         self.progress = Progress()
         reported_agents = () if config.mixture is not None else probe.agents
         self.episodes = own_episodes(config.num_learners, probe.env, reported_agents)
+        self._early_returns = EarlyReturns()
         self._reported = CustomMetrics(info_metrics.written(config.info_metrics), notify)
         self._changes = deque[str]()  # other threads append to it and to reported metrics
         self._metrics_group = MetricsAllReduce(self.group)
@@ -244,6 +246,8 @@ class Trainer:
             stack.callback(lambda: collector.close())  # the current one, it may be replaced
             episodes = gather_episodes(self.group, self.episodes)
             self._tally.begin(episodes)
+            counters = self.updates, self.env_steps, self.progress.trained_s
+            self._early_returns.begin(episodes, *counters)
             self.progress.start()
             finished = self._stopped or self._enough(episodes.mean_return, episodes.full)
             while not finished:
@@ -282,7 +286,7 @@ class Trainer:
 
     def _new_collector(self, source: RolloutSource, preemption: Preemption) -> BatchCollector:
         about = self._share, source, self.episodes, self.learner, preemption
-        return BatchCollector(*about, reported=self._reported)
+        return BatchCollector(*about, reported=self._reported, early=self._early_returns)
 
     def _hold_whole_stacks(self, change: StacksChanged) -> RolloutSource:
         """Restart the actors with memory for whole frame stacks, if ``stacked_frames`` is "auto".
@@ -441,6 +445,7 @@ class Trainer:
     def _after_update(self, finished: bool, log: RunLog | None) -> bool:
         """Save and evaluate if due; returns True if the run has ended."""
         seconds = self.progress.now()
+        self._early_returns.end_update(self.updates, self.env_steps, seconds)
         if log is not None:
             log.iteration(self._metrics_group.iterations(), self.updates, self.env_steps, seconds)
         if self._league is not None:
@@ -462,6 +467,7 @@ class Trainer:
         """Return the result of all learners on rank 0; other ranks only take part."""
         episodes = gather_episodes(self.group, self.episodes)
         metrics = self._reported.gather(self.group)
+        points = self._early_returns.points(self.group, episodes)
         if log is None:
             return None
         self._reported.report_missing(self.episodes.count)
@@ -470,6 +476,7 @@ class Trainer:
         extra: dict[str, Any] = {"learning_rate": rate, "eval_return": self._evaluations.latest}
         extra |= league_metrics(self._league) | {"metrics": metrics}
         result = self._tally.result(episodes, restarts=self._restarts, **extra)
+        log.returns(points)
         log.result(result)
         return result
 

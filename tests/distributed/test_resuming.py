@@ -136,7 +136,8 @@ def check_same_files(ours: Path, theirs: Path) -> None:
     """Check that the files of both runs are equal, except for times."""
     names = ("env_steps", "update", "charts/updates", "losses/policy_loss", "lag/mean")
     names += ("return_mean", "return_std", "episodes", "steps", "rank", "approx_kl", "entropy")
-    files = ("metrics.jsonl", "evaluations.jsonl", "iterations/rank_0.jsonl")
+    names += ("charts/episodic_return",)
+    files = ("metrics.jsonl", "evaluations.jsonl", "returns.jsonl", "iterations/rank_0.jsonl")
     for file in (*files, "iterations/rank_1.jsonl"):
         tell = [
             [{k: v for k, v in line.items() if k in names} for line in read_jsonl(folder / file)]

@@ -276,7 +276,8 @@ def test_a_run_ends_with_its_report_and_names_it(tiny, tmp_path, capsys, monkeyp
     shown = capsys.readouterr().out
     assert re.search(r"report +\S+/run/report.html", shown)
     page = Page((tmp_path / "run" / "report.html").read_text())
-    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    rows = [x for f in ("returns", "metrics") for x in read_jsonl(tmp_path / f"run/{f}.jsonl")]
+    rows.sort(key=lambda row: row["env_steps"])
     held = values_of(page, "Return")[0]
     assert held["y"] == [r["charts/episodic_return"] for r in rows if "charts/episodic_return" in r]
     machine = json.loads((tmp_path / "run" / "machine.json").read_text())

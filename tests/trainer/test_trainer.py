@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import headrace as hr
 from headrace.learner.learner import Learner
 from headrace.rundir import checkpoint
+from headrace.rundir.curves import read_run
 from headrace.rundir.files import read_jsonl
 
 COUNTING = "worlds:CountingEnv"
@@ -154,9 +155,11 @@ def test_a_run_leaves_metrics_events_a_summary_and_a_picture(tiny, tmp_path):
 
     events = EventAccumulator(str(run_dir)).Reload()
     returns = events.Scalars("charts/episodic_return")
-    expected = [r for r in results if r.episode_return is not None]
-    assert [event.step for event in returns] == [r.env_steps for r in expected]
-    assert [e.value for e in returns] == pytest.approx([r.episode_return for r in expected])
+    steps, values = read_run(run_dir).curve("env_steps", "charts/episodic_return")
+    assert [event.step for event in returns] == steps
+    assert [event.value for event in returns] == pytest.approx(values)
+    expected = {(r.env_steps, r.episode_return) for r in results if r.episode_return is not None}
+    assert expected < set(zip(steps, values, strict=True))
 
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["env_steps"] == results[-1].env_steps

@@ -53,7 +53,7 @@ typedef struct {
     const uint8_t *mask;           /* [steps, masks], or null */
     int64_t masks;
     const float *noise;            /* [steps, net->outputs], or null: no actions are chosen */
-    void *params, *log_prob;       /* [steps, net->outputs + net->free_params] or null; [steps] */
+    void *params, *log_prob;       /* [steps, net->outputs + net->free_params], or null; [steps] */
 } Acting;
 
 typedef struct {

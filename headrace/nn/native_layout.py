@@ -22,20 +22,21 @@ from headrace.ops.distributions.discrete import Categorical, MultiCategorical
 from headrace.ops.distributions.gaussian import DiagGaussian
 from headrace.ops.distributions.scores import has_score
 
-MOST_UNITS = 256  # units of a layer from which torch's matrix products are as fast
+MOST_UNITS = 256  # units of a layer from which torch's products for gradients are as fast
 
 
-def network_of(policy: Any, dense: DenseLayers) -> Network | None:
+def network_of(policy: Any, dense: DenseLayers, most: int = MOST_UNITS) -> Network | None:
     """Return the shape of a policy's torso and policy head; None if it isn't supported.
 
     The network has no parts if the distribution isn't supported.
 
     Args:
         dense: the layers of its torso, or of each of its torsos.
+        most: largest number of inputs or units of a layer.
     """
     kind = dense.activation.compiled
     sizes = [dense.linear[0].in_features, *(layer.out_features for layer in dense.linear)]
-    if kind not in ACTIVATIONS or len(sizes) > MAX_LAYERS + 1 or max(sizes) > MOST_UNITS:
+    if kind not in ACTIVATIONS or len(sizes) > MAX_LAYERS + 1 or max(sizes) > most:
         return None
     network = Network(1, len(sizes) - 1, ACTIVATIONS.index(kind))
     network.sizes[: len(sizes)] = sizes

@@ -22,18 +22,19 @@ from headrace.spaces.masks import MASK
 from headrace.types import Tree
 
 _FLOATS = (torch.float32, torch.float64)
+_MOST_UNITS = 512  # units of a layer from which torch is as fast with one thread
 
 
 def native_policy(policy: Any) -> NativePolicy | None:
     """Return the compiled path of a :class:`Policy`; None if it isn't supported."""
     torso, head = policy.torso, policy.policy_head
-    dense = torso.exact_layers() if type(torso) is Encoder and policy.core is None else None
+    dense = torso.exact_layers() if type(torso) is Encoder else None
     if dense is None or head.bias is None or (compiled := functions(head.weight.dtype)) is None:
         return None
     weights = [x for layer in (*dense.linear, head) for x in (layer.weight, layer.bias)]
     if any(x.device.type != "cpu" or x.dtype != head.weight.dtype for x in weights):
         return None
-    network = network_of(policy, dense)
+    network = network_of(policy, dense, _MOST_UNITS)
     return None if network is None else NativePolicy(policy, dense, network, compiled)
 
 
@@ -49,7 +50,11 @@ class NativePolicy:
         self._policy, self._torso, self._act = policy, policy.torso, compiled.act
         self._dtype, norm = policy.policy_head.weight.dtype, policy.torso.normalizer
         self._path, self._is_wide = policy.torso.only_row, False
-        self._packed = _pack([*dense.linear, policy.policy_head], compiled)
+        layers = [*dense.linear, policy.policy_head]
+        if policy.core is not None:  # which is between torso and head
+            del layers[-1]
+            network.outputs = network.parts = 0
+        self._packed = _pack(layers, compiled)
         free = self._packed if policy.log_std is None else policy.log_std.detach()
         self._free = free.contiguous()  # its address is used
         self._masks = policy.distribution.num_mask
@@ -62,16 +67,14 @@ class NativePolicy:
             network.limit, self._is_wide = norm.limit, own == torch.float64
         self._size = network.sizes[0]
 
+    def features(self, inputs: Tree) -> Tensor:
+        """Return features ``[N, num_outputs]`` of the torso of a policy with a core."""
+        return self._evaluated(inputs, self._torso.num_outputs, None)
+
     def params(self, inputs: Tree) -> Tensor:
-        """Return parameters of the distribution ``[N, num_params]`` for inputs ``[N, ...]``."""
-        policy, network, x = self._policy, self._network, self._row(inputs)
-        if x is None:
-            network, x = self._normalized, as_dense(self._torso.numbers(inputs), self._dtype)
-        num, mask = len(x), self._mask(inputs)
-        params = torch.empty(num, policy.distribution.num_params, dtype=self._dtype)
-        acting = self._acting(x, mask)
-        acting.params = params.data_ptr()
-        self._call(network, acting, x.data_ptr(), 0, num)
+        """Return parameters of the distribution ``[N, num_params]`` of a policy without a core."""
+        policy, mask = self._policy, self._mask(inputs)
+        params = self._evaluated(inputs, policy.distribution.num_params, mask)
         if mask is None and policy.inputs.mask != "none":
             return policy.distribution.apply_mask(params, inputs[MASK])  # type: ignore[no-any-return]
         return params
@@ -114,6 +117,17 @@ class NativePolicy:
             call(network, acting, begin + t * num_bytes, t * num, num)
 
         return choose
+
+    def _evaluated(self, inputs: Tree, size: int, mask: Tensor | None) -> Tensor:
+        """Return the results ``[N, size]`` of inputs ``[N, ...]``."""
+        network, x = self._network, self._row(inputs)
+        if x is None:
+            network, x = self._normalized, as_dense(self._torso.numbers(inputs), self._dtype)
+        results = torch.empty(len(x), size, dtype=self._dtype)
+        acting = self._acting(x, mask)
+        acting.params = results.data_ptr()
+        self._call(network, acting, x.data_ptr(), 0, len(x))
+        return results
 
     def _row(self, inputs: Tree) -> Tensor | None:
         """Return the only numbers of the inputs as they are stored; None if there are others."""

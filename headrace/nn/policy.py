@@ -152,12 +152,12 @@ class Policy(nn.Module):
             first: ``[B]`` bool, the observation came from a reset.
             core: recurrent state ``[B, ...]``.
         """
-        native, torso = self._native, self._fast_image
+        native, torso = self._native, self._fast_image or self.torso
         if torch.is_grad_enabled():
-            native = torso = None
-        if native is not None:
+            native, torso = None, self.torso
+        if native is not None and self.core is None:
             return native.params(inputs), core
-        hidden = (torso or self.torso)(inputs)
+        hidden = torso(inputs) if native is None else native.features(inputs)
         if self.core is not None:
             hidden, core = self.core.step(hidden, first, core)
         return self.finished(self.policy_head(hidden), inputs), core

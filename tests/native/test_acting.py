@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from torch import Tensor
 
 from headrace.native import library
 from headrace.nn import Network, Policy, native_policy
@@ -46,12 +47,15 @@ ACTIONS = {
 
 def random_policy(rng: random.Random) -> Policy:
     action = ACTIONS[rng.choice(list(ACTIONS))]
+    core = rng.choice((None, None, None, None, "gru"))
     network = Network(
         tuple(rng.choice((1, 5, 16, 31, 64)) for _ in range(rng.randint(1, 4))),
         activation=rng.choice(("tanh", "relu", "elu")),
-        shared=rng.choice((True, False)),
+        shared=rng.choice((True, False)) if core is None else None,
         normalize_observations=rng.random() < 0.5,
-        previous_action_reward=rng.random() < 0.2,
+        previous_action_reward=rng.random() < 0.2 and core is None,
+        core=core,
+        core_size=6,
     )
     masked = rng.random() < 0.4 and not isinstance(action, Box)
     policy = Policy(SPACES[rng.choice(list(SPACES))], action, network, masked)
@@ -91,22 +95,24 @@ def check(seed: int, functions: library.Functions | None = None) -> None:
     """Compare parameters, actions and their log-probabilities with those of the modules."""
     policy = random_case(seed)
     inputs, first = random_inputs(policy, 100), torch.ones(100, dtype=torch.bool)
+    core = policy.initial_core(100)
     with torch.inference_mode():
-        expected, _ = policy.act(inputs, first, ())
+        expected, _ = policy.act(inputs, first, core)
         with policy.frozen_weights():
-            found, _ = policy.act(inputs, first, ())
+            found, _ = policy.act(inputs, first, core)
             assert policy._native is not None
-            single = tree.map_leaves(lambda x: x[60:61], inputs)
-            assert torch.equal(policy.act(single, first[:1], ())[0], found[60:61])
+            if policy.core is None:
+                single = tree.map_leaves(lambda x: x[60:61], inputs)
+                assert torch.equal(policy.act(single, first[:1], ())[0], found[60:61])
             check_choices(policy)
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5)
         if functions is not None:  # changed ones, of float32
             return
-        policy = policy.double()
-        expected, _ = policy.act(inputs, first, ())
+        policy, core = policy.double(), tree.map_leaves(Tensor.double, core)
+        expected, _ = policy.act(inputs, first, core)
         with policy.frozen_weights():
             assert policy._native is not None
-            found, _ = policy.act(inputs, first, ())
+            found, _ = policy.act(inputs, first, core)
         torch.testing.assert_close(found, expected)
         assert found.dtype == torch.float64
 
@@ -121,7 +127,7 @@ def check_choices(policy: Policy) -> None:
     )
     log_prob = torch.full((rows, columns), math.nan)
     choose = policy.chooser(inputs, noise, action, log_prob)
-    assert (choose is None) == (policy.action_space == ACTIONS["bits"])
+    assert (choose is None) == (policy.action_space == ACTIONS["bits"] or policy.core is not None)
     if choose is None:
         return
     for t in (0, 2):
@@ -169,6 +175,7 @@ MUTANTS = [
     ("inputs + r * bytes", "inputs"),
     ("start + r,", "start,"),
     ("hidden = other;", ""),
+    ("(real *)acting->params + start * last", "(real *)acting->params"),
 ]  # fmt: skip
 
 
@@ -227,7 +234,7 @@ def test_weights_that_changed_between_two_blocks_count_and_so_do_gradients():
             torch.testing.assert_close(policy.act(inputs, first, ())[0], expected)
 
 
-def test_only_frozen_weights_on_a_cpu_without_a_core_are_compiled():
+def test_only_frozen_weights_on_a_cpu_are_compiled():
     policy, *_ = make()
     assert policy._native is None
     with policy.frozen_weights(learns=True):
@@ -241,13 +248,10 @@ def test_only_frozen_weights_on_a_cpu_without_a_core_are_compiled():
     assert policy._native is None
     with policy.to("meta").frozen_weights():
         assert policy._native is None
-    policy, *_ = make(core="lstm", core_size=4)
-    with policy.frozen_weights():
-        assert policy._native is None
 
 
 def test_a_wide_or_deep_network_is_left_to_torch():
-    for hidden in ((257,), (2,) * 9):
+    for hidden in ((513,), (2,) * 9):
         policy = Policy(ROW, Discrete(3), Network(hidden))
         with policy.frozen_weights():
             assert policy._native is None

@@ -73,6 +73,8 @@ class Evaluation:
     """Means over episodes of numbers in infos, by name."""
     others: dict[str, Evaluation] | None = None
     """Evaluations on the run's ``eval_envs``, by name. The other fields describe the run's own."""
+    other_mode: Evaluation | None = None
+    """The same evaluation with ``deterministic`` inverted, at the end of a run."""
 
     @staticmethod
     def of(returns: list[float], lengths: list[int]) -> Evaluation:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.config import Config
+from headrace.errors import setting
 from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
 from headrace.evaluating.run_end import keep_best
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.rundir.files import RunLog
 from headrace.rundir.run_progress import Progress
 from headrace.types import Group
+
+_GROWTH = 1.1  # of the environment steps between two attempts to confirm stop_return
 
 
 class Evaluations:
@@ -44,6 +47,9 @@ class Evaluations:
         self._evaluator, self._notify, self._interrupted = evaluator, notify, interrupted
         waits = config.deterministic or config.target_return is not None
         self._waits, self._due = waits or evaluator.in_process, False
+        # Other environments, or an Atari game's lives, have other returns.
+        self._confirms = config.eval_episodes > 0 and not config.eval_env_kwargs
+        self._next_try = 0.0  # environment steps before which stop_return isn't confirmed again
         self.latest: float | None = None  # mean return
         self.metrics: dict[str, float] = {}  # of the latest evaluation, by the names in files
 
@@ -81,6 +87,38 @@ class Evaluations:
             self.latest = self._group.broadcast(self.latest)
         progress.exclude(time.monotonic() - start)
 
+    def confirm_stop(self, policy: AnyPolicy, progress: Progress, log: RunLog | None) -> bool:
+        """Return True if an evaluation reaches ``stop_return``, as training returns have.
+
+        The run waits for it, in the mode of the final evaluation. After a lower return it isn't
+        asked again before a tenth more steps. Without evaluations, or if this one fails, training
+        returns are enough.
+
+        Args:
+            log: log files on rank 0; None elsewhere. All ranks call this together.
+        """
+        target, steps = self._config.stop_return, progress.env_steps
+        if not self._confirms or target is None:
+            return True
+        if steps < self._next_try:
+            return False
+        start, mean = time.monotonic(), None
+        if log is not None:
+            self._take(self._evaluator.wait(self._interrupted), log)
+            self._begin(policy, steps, progress.now())
+            played = self._evaluator.wait(self._interrupted)
+            self._take(played, log)
+            mean = None if played is None else played.evaluation.mean
+        mean = self._group.broadcast(mean)
+        progress.exclude(time.monotonic() - start)
+        if mean is None or mean >= target:
+            return True
+        self.latest = mean
+        if log is not None and not self._next_try:
+            self._notify(_unconfirmed(target, mean, self._config.eval_deterministic))
+        self._next_try = _GROWTH * steps
+        return False
+
     def end(self, policy: AnyPolicy, progress: Progress, log: RunLog | None) -> None:
         """Complete evaluations in progress or due, unless the run was interrupted."""
         if log is None:
@@ -100,4 +138,15 @@ class Evaluations:
             self.latest = played.evaluation.mean
             self.metrics = played.evaluation.named_metrics()
             log.evaluation(played.evaluation, played.env_steps, played.seconds)
-            keep_best(self._run_dir, played, self._notify)
+            if self._config.evaluates_while_training:
+                keep_best(self._run_dir, played, self._notify)
+
+
+def _unconfirmed(target: float, mean: float, deterministic: bool) -> str:
+    """Describe an evaluation below ``stop_return``."""
+    line = (
+        f"training continues: its returns reached stop_return={target:g}, but an evaluation has "
+        f"{mean:.1f}"
+    )
+    sampled = setting("eval_deterministic", "False")
+    return f"{line} with the most likely actions ({sampled} samples)" if deterministic else line

@@ -28,7 +28,7 @@ from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import Child, cores, set_affinity, torch_threads
 from headrace.processes.restarts import Death, RestartPolicy
 
-_BEAT_S = 0.5
+_BEAT_S, _LONG_S = 0.5, 60.0
 _TRIES = 2  # of one evaluation
 
 
@@ -54,6 +54,7 @@ class _Task:
     last_step: float = 0.0  # time of its last message
     reported: bool = False  # as taking long
     tries: int = 1
+    in_both_modes: bool = False
 
 
 _TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'
@@ -108,14 +109,19 @@ class Evaluator:
         child = None if self._task is None else self._task.child
         return [] if child is None else [child.pid]
 
-    def begin(self, policy: AnyPolicy, env_steps: int, seconds: float) -> None:
+    def begin(
+        self, policy: AnyPolicy, env_steps: int, seconds: float, in_both_modes: bool = False
+    ) -> None:
         """Evaluate a copy of the policy from the next :meth:`take` on; none may be in progress.
 
         Args:
             env_steps, seconds: training so far, recorded in :class:`PlayedEvaluation`.
+            in_both_modes: evaluate the most likely actions and sampled ones; the mode that isn't
+                ``eval_deterministic`` is left out after a long evaluation.
         """
         if not self._gave_up:
-            self._task = _Task(copy.deepcopy(policy).cpu(), env_steps, seconds)
+            copied = copy.deepcopy(policy).cpu()
+            self._task = _Task(copied, env_steps, seconds, in_both_modes=in_both_modes)
 
     def take(self, timeout_s: float = 0.0) -> PlayedEvaluation | None:
         """Return the evaluation in progress if it completes within ``timeout_s``."""
@@ -176,14 +182,14 @@ class Evaluator:
     def _evaluate_here(self, task: _Task) -> Evaluation:
         try:
             with torch_threads(1):
-                return evaluate_all(self._arguments(task))
+                return evaluate_all(self._arguments(task), in_both_modes=task.in_both_modes)
         except Exception as error:  # the user's environment may raise anything
             raise _Failed(_one_line(error)) from error
 
     def _evaluate_in_child(self, task: _Task, timeout_s: float) -> Evaluation | None:
         if task.child is None:
             processors = None if self._config.cores_per_learner is None else cores()
-            pickled = cloudpickle.dumps((self._arguments(task), processors))
+            pickled = cloudpickle.dumps((self._arguments(task), processors, task.in_both_modes))
             try:
                 task.child = Child("headrace-evaluator", run_evaluation, pickled)
             except (OSError, EOFError, WorkerFailed) as error:
@@ -233,7 +239,9 @@ class Evaluator:
 
 
 def evaluate_all(
-    arguments: dict[str, dict[str, Any]], on_step: Callable[[], object] = lambda: None
+    arguments: dict[str, dict[str, Any]],
+    on_step: Callable[[], object] = lambda: None,
+    in_both_modes: bool = False,
 ) -> Evaluation:
     """Evaluate on the run's own environment and on all ``eval_envs``.
 
@@ -241,13 +249,19 @@ def evaluate_all(
         arguments: arguments of :func:`evaluate` by the names of ``eval_envs``; those of the run's
             own environment have the name "".
         on_step: called before each step.
+        in_both_modes: on the run's own environment also evaluate the other of most likely and
+            sampled actions, unless the first evaluation takes a minute or more.
 
     Returns:
         the evaluation on the run's own environment, which contains the others.
     """
-    evaluations = {name: evaluate(**how, on_step=on_step) for name, how in arguments.items()}
-    own = evaluations.pop("")
-    return replace(own, others=evaluations) if evaluations else own
+    how, began = arguments[""], time.monotonic()
+    own, other_mode = evaluate(**how, on_step=on_step), None
+    if in_both_modes and time.monotonic() - began < _LONG_S:
+        inverted = how | {"deterministic": not how["deterministic"]}
+        other_mode = evaluate(**inverted, on_step=on_step)
+    others = {name: evaluate(**how, on_step=on_step) for name, how in arguments.items() if name}
+    return replace(own, others=others or None, other_mode=other_mode)
 
 
 def _one_line(error: BaseException) -> str:
@@ -261,7 +275,8 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
     reason with ``failed``, or with ``unchanged`` if changes to the environments failed.
 
     Args:
-        pickled: (arguments of :func:`evaluate_all`, CPU affinity or None), by cloudpickle.
+        pickled: (arguments of each evaluation, CPU affinity or None, in both modes), by
+            cloudpickle.
     """
     last_beat = time.monotonic()
 
@@ -273,9 +288,9 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
             pipe.send(("step", None))
 
     try:
-        arguments, processors = cloudpickle.loads(pickled)
+        arguments, processors, in_both_modes = cloudpickle.loads(pickled)
         set_affinity(processors)
-        pipe.send(("done", evaluate_all(arguments, beat)))
+        pipe.send(("done", evaluate_all(arguments, beat, in_both_modes)))
     except ChangeFailed as error:
         pipe.send(("unchanged", str(error)))
         sys.exit(1)

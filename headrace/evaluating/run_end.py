@@ -142,7 +142,8 @@ def _evaluated(
         stack.callback(evaluator.close)
         if interrupt is not None and not evaluator.in_process:
             stack.enter_context(stop_signals(interrupt))
-        evaluator.begin(run.policy, summary["env_steps"], summary["seconds_training"])
+        progress = summary["env_steps"], summary["seconds_training"]
+        evaluator.begin(run.policy, *progress, in_both_modes=True)
         return evaluator.wait(lambda: run.interrupted)
 
 

@@ -204,6 +204,7 @@ def _result_rows(summary: dict[str, Any]) -> dict[str, Any]:
         f"{played['episodes']} episodes, {_ACTIONS[played.get('deterministic', True)]})"
         if played
         else missing and f"none: {missing}",
+        **_other_mode(played or {}),
         "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human{capped})",
         "training return": mean is not None and f"{mean:.1f} (last 100 episodes{of_each})",
         **{f"evaluated on {k}": v for k, v in _others(played or {}).items()},
@@ -255,6 +256,14 @@ def _advice(line: str) -> str:
     subject, _, advice = line.partition("; ")
     helps, would, _ = advice.partition(" would help")
     return f"{subject.partition(':')[0].removeprefix('taking turns, ')}; {helps}{would}"
+
+
+def _other_mode(played: dict[str, Any]) -> dict[str, str]:
+    """Format the evaluation whose actions are chosen in the other way."""
+    other = played.get("other_mode")
+    if other is None:
+        return {}
+    return {_ACTIONS[other["deterministic"]]: f"{other['mean']:.1f} ± {other['std']:.1f}"}
 
 
 def _others(played: dict[str, Any]) -> dict[str, str]:

@@ -249,7 +249,7 @@ class Trainer:
             counters = self.updates, self.env_steps, self.progress.trained_s
             self._early_returns.begin(episodes, *counters)
             self.progress.start()
-            finished = self._stopped or self._enough(episodes.mean_return, episodes.full)
+            finished = self._stopped or self._enough(episodes.mean_return, episodes.full, log)
             while not finished:
                 try:
                     agreed = self._update(source, collector)
@@ -260,8 +260,8 @@ class Trainer:
                     continue
                 finished = agreed is None or agreed.stop
                 if agreed is not None:
-                    finished |= self._enough(agreed.mean_return, agreed.full)
                     with self._metrics_group.untimed():
+                        finished = finished or self._enough(agreed.mean_return, agreed.full, log)
                         finished = self._after_update(finished, log)
                     with self._metrics_group.timed(), self.group.clock.phase("publish"):
                         self._publish(source)
@@ -357,11 +357,16 @@ class Trainer:
         )
         return stack.enter_context(contextlib.closing(log))
 
-    def _enough(self, mean: float | None, full: bool) -> bool:
-        """Return True at ``total_steps``, or if a full episode window reaches ``stop_return``."""
+    def _enough(self, mean: float | None, full: bool, log: RunLog | None) -> bool:
+        """Return True at ``total_steps``, or if a full episode window reaches ``stop_return``.
+
+        An evaluation must confirm the latter.
+        """
+        if self.env_steps >= self.config.total_steps:
+            return True
         target = self.config.stop_return
         reached = target is not None and full and mean is not None and mean >= target
-        return reached or self.env_steps >= self.config.total_steps
+        return reached and self._evaluations.confirm_stop(self.policy, self.progress, log)
 
     def _update(self, source: RolloutSource, collector: BatchCollector) -> GroupState | None:
         """Run an update and return the group's state; None if stopped while waiting."""

@@ -96,7 +96,8 @@ def test_a_vector_environment_gets_its_first_index_and_their_number(tmp_path, ba
         **SIZES,
         **given,
     )
-    assert seen.read_text().splitlines()[-3:] == ["0 2 train-0", "2 2 train-2", "4 3 eval-4"]
+    made = list(dict.fromkeys(seen.read_text().splitlines()))  # the evaluation's twice
+    assert made[-3:] == ["0 2 train-0", "2 2 train-2", "4 3 eval-4"]
 
 
 def test_texts_are_filled_and_other_braces_left_alone():

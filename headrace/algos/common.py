@@ -179,7 +179,7 @@ class Hyperparameters:
         yield fresh()
 
     def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> LossTerms:
-        """Return the terms of the built-in loss; not called if a subclass defines :meth:`loss`."""
+        """Return the terms of the built-in loss; see :meth:`has_whole_loss`."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     @property
@@ -196,6 +196,10 @@ class Hyperparameters:
         """Return the loss and its metrics as SUMS over valid steps; the learner divides them."""
         outputs = policy_outputs(policy, batch)
         return loss_of(self, self.terms(outputs, batch, state), outputs, batch)
+
+    def has_whole_loss(self, state: State) -> bool:
+        """Return True if :meth:`terms` are the whole loss; False: autograd needs :meth:`loss`."""
+        return type(self).loss is Hyperparameters.loss
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Process the mean metrics of an optimiser step; return True to stop the update early."""

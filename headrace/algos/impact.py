@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
 import torch
+from torch import Tensor
 
 from headrace.algos import common
 from headrace.algos.minibatches import normalized
 from headrace.algos.penalty import Penalty, check_penalty
 from headrace.algos.replay import CircularBuffer
 from headrace.ops import losses
+from headrace.ops.losses import LossTerms
 from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, PolicyProxy, State
 from headrace.validation import ranges
@@ -159,21 +161,33 @@ class IMPACT(common.Hyperparameters):
         batch = replace(batch, targets=targets)
         return normalized(batch, group) if self.normalize_advantage else batch
 
+    def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
+        """Return the terms of surrogate, value loss and entropy bonus (line 8)."""
+        targets, behaviour = batch.targets, batch.log_prob
+        old = losses.surrogate_log_prob(targets["log_prob"], behaviour, self.ratio, self.rho)
+        with torch.no_grad():
+            kl = self._divergence(outputs, batch, state)
+        return LossTerms(
+            targets["advantage"], targets["vs"], self.clip, old_log_prob=old, sums={"target_kl": kl}
+        )
+
+    def has_whole_loss(self, state: State) -> bool:
+        """Return True unless there is a KL penalty."""
+        return type(self).loss is IMPACT.loss and state["penalty"].coef == 0
+
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """Return surrogate, value loss, entropy bonus and KL penalty (line 8) as a sum."""
-        outputs, targets = common.policy_outputs(policy, batch), batch.targets
-        log_ratio = losses.surrogate_log_ratio(
-            outputs.log_prob, targets["log_prob"], batch.log_prob, self.ratio, self.rho
-        )
-        policy_loss, clipped = losses.ppo_clip_loss(
-            log_ratio, targets["advantage"], batch.valid, self.clip
-        )
-        divergence = policy.distribution.kl(targets["params"], outputs.params)
-        kl = losses.masked_sum(divergence, batch.valid)
-        loss, metrics = common.total_loss(self, batch, outputs, policy_loss, targets["vs"])
+        """Return the loss of the terms and the KL penalty as a sum."""
+        outputs = common.policy_outputs(policy, batch)
+        loss, metrics = common.loss_of(self, self.terms(outputs, batch, state), outputs, batch)
         if state["penalty"].coef > 0:
-            loss = loss + state["penalty"].coef * kl
-        return loss, metrics | {"clipfrac": clipped, "target_kl": kl.detach()}
+            loss = loss + state["penalty"].coef * self._divergence(outputs, batch, state)
+        return loss, metrics
+
+    def _divergence(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> Tensor:
+        """Return KL(target || pi), summed over valid steps."""
+        targets, distribution = batch.targets, state["target"].distribution
+        each = distribution.kl(targets["params"], outputs.params)
+        return losses.masked_sum(each, batch.valid)
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:
         """Count the step; every ``t_target`` steps the target is due for an update (line 11)."""

@@ -133,10 +133,9 @@ class FusedNetwork:
         self._free: list[_Parts] = []  # gradient buffers that aren't in use
         self.native = native_network(policy, layers, flat)
 
-    def knows(self, algorithm: Hyperparameters) -> bool:
+    def knows(self, algorithm: Hyperparameters, state: State) -> bool:
         """Return True if :meth:`by_hand` supports this algorithm's loss and the distribution."""
-        has_terms = type(algorithm).loss is Hyperparameters.loss
-        return has_terms and has_score(self._policy.distribution)
+        return algorithm.has_whole_loss(state) and has_score(self._policy.distribution)
 
     def is_current(self) -> bool:
         """Return True if both torsos have equal statistics, because they share one input."""

@@ -73,7 +73,7 @@ class Gradients:
         network = self._network
         if network is None or network.native is None or not self._fuses:
             return False
-        return network.knows(self.algorithm)
+        return network.knows(self.algorithm, self._state)
 
     def chunks(self, num_threads: int, most: int) -> Chunks:
         """Return how to split batches for this network.
@@ -103,7 +103,7 @@ class Gradients:
         network, algorithm, state = self._network, self.algorithm, self._state
         if network is None or not self._fuses:
             return self._by_autograd(batch)
-        if network.knows(algorithm):
+        if network.knows(algorithm, state):
             gradient, metrics = network.by_hand(algorithm, batch, state)
         else:
             loss = functools.partial(algorithm.loss, batch=batch, state=state)

@@ -171,14 +171,13 @@ class Learner:
         per_step: list[dict[str, float]] = []
         for i in range(steps.taken):
             self.ages.step(batches.batch.version, self.num_steps)
-            values, count = as_numbers(steps.sums[i]), steps.counts[i]
+            values, count = steps.sums[i], steps.counts[i]
             metrics = step_metrics(values, count)
             self.own.append(metrics.copy())
             per_step.append(self._noted(metrics, values, count, steps.norms[i]))
             self.algorithm.after_step(self.policy, self.state, per_step[-1])
         if steps.taken < len(steps.sums):
-            values = as_numbers(steps.sums[-1])
-            raise self._unsafe(values, steps.gradient, batches.batch, learning_rate)
+            raise self._unsafe(steps.sums[-1], steps.gradient, batches.batch, learning_rate)
         return per_step
 
     @property

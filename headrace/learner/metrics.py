@@ -10,7 +10,7 @@ from headrace.nn.task_values import SUMS
 from headrace.ops.losses import explained_variance
 from headrace.types import Metrics
 
-_MOMENTS = ("target_sum", "target_sq", "error_sum", "error_sq")
+_MOMENTS = ("target_sum", "target_sq", "error_sum", "error_sq")  # of explained_variance
 _NEEDED = ("policy_loss", "value_loss", "entropy", *_MOMENTS)
 
 
@@ -32,10 +32,13 @@ def as_numbers(sums: Metrics) -> dict[str, float]:
 
 def step_metrics(sums: dict[str, float], count: int) -> dict[str, float]:
     """Return means per valid step, and the explained variance of the values if it is defined."""
-    values = {name: value for name, value in sums.items() if not name.startswith(SUMS)}
-    moments = {k: values.pop(k) for k in _MOMENTS}
-    means = {name: value / max(count, 1) for name, value in values.items()}
-    explained = explained_variance(**moments, count=count)
+    steps = max(count, 1)
+    means = {
+        name: value / steps
+        for name, value in sums.items()
+        if name not in _MOMENTS and not name.startswith(SUMS)
+    }
+    explained = explained_variance(**{name: sums[name] for name in _MOMENTS}, count=count)
     return means if explained is None else means | {"explained_variance": explained}
 
 

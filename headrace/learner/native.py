@@ -113,7 +113,7 @@ class NativeNetwork:
             network, weights, terms, num, total, work, outputs.data_ptr(), *scores,
             value.data_ptr(), gradient.data_ptr(), sums,
         )  # fmt: skip
-        return sums_of(memory.sums, loss, scale)
+        return {**sums_of(memory.sums, loss, scale)}
 
     def outputs(self, inputs: Tree) -> tuple[Tensor, Tensor]:
         """Return parameters of distributions ``[N, num_params]`` and values ``[N]``."""
@@ -265,12 +265,13 @@ def place_terms(
     return kept
 
 
-def sums_of(sums: Any, loss: LossTerms, value_scale: float) -> Metrics:
+def sums_of(sums: Any, loss: LossTerms, value_scale: float) -> dict[str, float]:
     """Return the sums of metrics by name, as :func:`~headrace.ops.losses.derivatives` does."""
-    metrics: Metrics = dict(zip(SUMS, sums, strict=True))
+    metrics: dict[str, float] = dict(zip(SUMS, sums, strict=True))
     if not loss.clips_values:
         per_unit = 1.0 / value_scale if value_scale > 0 else 0.0
         metrics["value_loss"] = 0.5 * metrics["error_sq"] * per_unit**2
     if loss.clip is None:
         del metrics["clipfrac"]
-    return metrics | {name: float(x) for name, x in loss.sums.items()}
+    metrics.update((name, float(x)) for name, x in loss.sums.items())
+    return metrics

@@ -23,7 +23,7 @@ from headrace.learner.optimizer import Optimizer
 from headrace.native.library import SUMS, Update
 from headrace.ops import tree
 from headrace.ops.losses import LossTerms
-from headrace.types import Batch, Metrics, State
+from headrace.types import Batch, State
 
 _STEERS = ("batches", "terms", "loss", "after_step")  # what steps depend on
 
@@ -32,7 +32,7 @@ class Steps(NamedTuple):
     """The steps that were taken, and one more if it wasn't safe."""
 
     taken: int
-    sums: list[Metrics]  # over valid steps
+    sums: list[dict[str, float]]  # over valid steps
     counts: list[int]  # valid steps
     norms: list[float]  # of the mean gradient
     gradient: Tensor  # [P] mean gradient of the last one

@@ -144,13 +144,19 @@ def surrogate_log_ratio(
     Raises:
         KeyError: ``kind`` is unknown.
     """
-    target_t, behaviour_t = target_log_prob.detach(), behaviour_log_prob.detach()
-    denominator_t = {
-        "R1": target_t,
-        "R2": behaviour_t,
-        "R3": torch.maximum(target_t, behaviour_t - math.log(rho)),
+    old = surrogate_log_prob(target_log_prob.detach(), behaviour_log_prob.detach(), kind, rho)
+    return log_prob - old
+
+
+def surrogate_log_prob(
+    target_log_prob: Tensor, behaviour_log_prob: Tensor, kind: str, rho: float
+) -> Tensor:
+    """Return the log of the denominator of :func:`surrogate_log_ratio`."""
+    return {
+        "R1": target_log_prob,
+        "R2": behaviour_log_prob,
+        "R3": torch.maximum(target_log_prob, behaviour_log_prob - math.log(rho)),
     }[kind]
-    return log_prob - denominator_t
 
 
 def ppo_clip_loss(

@@ -298,6 +298,8 @@ def test_it_knows_what_it_differentiates_by_hand():
         policy = Policy(Box(-1, 1, (3,)), ACTIONS[action], Network((4,)))
         learner = Learner(policy, algo)
         network = FusedNetwork(policy, learner.optimizer.memory["flat"])
-        assert network.knows(algo) is known
-        assert not network.knows(IMPACT())
+        assert network.knows(algo, learner.state) is known
+        for impact in (IMPACT(), IMPACT(kl_coef=0.1)):
+            state = impact.init(policy)
+            assert network.knows(impact, state) is (known and impact.kl_coef == 0)
         learner.close()

@@ -62,6 +62,7 @@ def random_algorithm(rng: random.Random):
             hr.APPO(**parts, clip_around=rng.choice(("behaviour", "learner")), **entropy),
             hr.PPO(**parts, **entropy),
             hr.PPO(**parts, value_clip=0.1, kl_coef=0.3, clip=0.05, value_coef=0.7),
+            hr.IMPACT(ratio=rng.choice(("R1", "R2", "R3")), **entropy),
         ]
     )
 

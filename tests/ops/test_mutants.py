@@ -120,16 +120,18 @@ EPSILON_POLICY_GRADIENT = [
     ("whole slope", "share * -advantage", "-advantage"),
 ]
 SURROGATE = [
-    ("min in place of max", "torch.maximum", "torch.minimum"),
-    ("1 / beta", "behaviour_t - math.log(rho)", "behaviour_t + math.log(rho)"),
-    ("no rho", "behaviour_t - math.log(rho)", "behaviour_t"),
-    ("rho as its log", "math.log(rho)", "rho"),
-    ("rho fixed at 1.5", "math.log(rho)", "math.log(1.5)"),
-    ("R1 over the worker", '"R1": target_t', '"R1": behaviour_t'),
-    ("R2 over the target", '"R2": behaviour_t', '"R2": target_t'),
-    ("ratio inverted", "log_prob - denominator_t", "denominator_t - log_prob"),
+    ("ratio inverted", "log_prob - old", "old - log_prob"),
     ("gradient through the target", "target_log_prob.detach()", "target_log_prob"),
     ("gradient through the worker", "behaviour_log_prob.detach()", "behaviour_log_prob"),
+]
+SURROGATE_LOG_PROB = [
+    ("min in place of max", "torch.maximum", "torch.minimum"),
+    ("1 / beta", "behaviour_log_prob - math.log(rho)", "behaviour_log_prob + math.log(rho)"),
+    ("no rho", "behaviour_log_prob - math.log(rho)", "behaviour_log_prob"),
+    ("rho as its log", "math.log(rho)", "rho"),
+    ("rho fixed at 1.5", "math.log(rho)", "math.log(1.5)"),
+    ("R1 over the worker", '"R1": target_log_prob', '"R1": behaviour_log_prob'),
+    ("R2 over the target", '"R2": behaviour_log_prob', '"R2": target_log_prob'),
 ]
 PPO_CLIP = [
     ("sign", "-ratio * advantage, -bounded", "ratio * advantage, bounded"),
@@ -369,6 +371,7 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
         EPSILON_POLICY_GRADIENT,
     ),
     (losses, "surrogate_log_ratio", on_losses.check_surrogate_log_ratio, SURROGATE),
+    (losses, "surrogate_log_prob", on_losses.check_surrogate_log_ratio, SURROGATE_LOG_PROB),
     (losses, "_ppo_clip", on_losses.check_ppo_clip, PPO_CLIP),
     (losses, "_half_square", on_losses.check_value, HALF_SQUARE),
     (losses, "_half_square", on_losses.check_clipped_value, HALF_SQUARE),

@@ -223,7 +223,7 @@ def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_
     family = script.family()
     assert len(family) >= 4  # itself, the fork server, two actors
     os.killpg(script.process.pid, signal.SIGINT)  # as a terminal does, to all of them
-    assert script.wait() == 0, script.output
+    assert script.wait() == 130, script.output
     assert "Traceback" not in script.output
     assert "environment steps" in script.output
     assert "stopped early; to continue: headrace resume run" in script.output

@@ -1,4 +1,4 @@
-"""Handles Ctrl-C at the command line: one line and exit status 130."""
+"""Handles Ctrl-C at the command line: exit status 130, and one line if nothing was saved."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ def ends_in_one_line(main: Callable[..., int]) -> Callable[..., int]:
         if not in_main or before is not signal.default_int_handler:  # ignored, as with nohup
             return main(argv)
         command = (sys.argv[1:] if argv is None else argv)[:1]
+        handler = EndAtOnce()
         try:
             if not set(command) & set(_LATER):
-                signal.signal(signal.SIGINT, end_at_once)
-            return main(argv)
+                signal.signal(signal.SIGINT, handler)
+            status = main(argv)
+            return STATUS if handler.run_stopped and status == 0 else status
         except KeyboardInterrupt:
             _print_interrupted()
             return STATUS
@@ -44,21 +46,30 @@ def ends_in_one_line(main: Callable[..., int]) -> Callable[..., int]:
     return ended
 
 
-def end_at_once(number: int, frame: object) -> None:
-    """Signal handler that exits this process; its descendants end by themselves."""
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-    _print_interrupted()
-    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
-    if (pid := getattr(server, "_forkserver_pid", None)) is not None:  # it may still be importing
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-    os._exit(STATUS)
+class EndAtOnce:
+    """Signal handler that exits this process; its descendants end by themselves.
+
+    Attributes:
+        run_stopped: Ctrl-C stopped a run, which handled the signal instead and saved.
+    """
+
+    def __init__(self) -> None:
+        self.run_stopped = False
+
+    def __call__(self, number: int, frame: object) -> None:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        _print_interrupted()
+        server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+        if (pid := getattr(server, "_forkserver_pid", None)) is not None:  # it may be importing
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        os._exit(STATUS)
 
 
 def gently(handler: Any) -> Any:
     """Replace the handler that exits at once by the default one, which raises."""
-    return signal.default_int_handler if handler is end_at_once else handler
+    return signal.default_int_handler if isinstance(handler, EndAtOnce) else handler
 
 
 def _print_interrupted() -> None:

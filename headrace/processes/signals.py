@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.processes.ctrl_c import gently
+from headrace.processes.ctrl_c import EndAtOnce, gently
 
 _STOPS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -27,12 +27,14 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
     ``finally`` blocks run. A SIGHUP that is ignored stays ignored, as ``nohup`` requires. The other
     two are handled even if they were ignored, because background jobs of a shell ignore SIGINT.
     """
-    stopped = False
+    stopped, of_command = False, signal.getsignal(signal.SIGINT)
 
     def handle(number: int, frame: object) -> None:
         nonlocal stopped
         if not stopped:
             stopped = True
+            if number == signal.SIGINT and isinstance(of_command, EndAtOnce):
+                of_command.run_stopped = True
             stop()
         elif number == signal.SIGTERM:
             return

@@ -43,8 +43,13 @@ def report(runs: list[Path], output: Path | None = None) -> None:
 
 
 def interval_of(runs: list[Path]) -> tuple[Interval | None, list[str]]:
-    """Return the function for intervals over runs; None, with a printed reason, if unavailable."""
-    if len(runs) < 2:
+    """Return the function for intervals over runs.
+
+    None if all runs are single curves, or, with a printed reason, if it is unavailable.
+    """
+    from headrace.rundir.curves import by_settings, read_run
+
+    if all(len(group) < 2 for group in by_settings([read_run(run) for run in runs]).values()):
         return None, []
     try:
         return _interval(), []

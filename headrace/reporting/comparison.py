@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.reporting.facts import environment_of, summary_of
-from headrace.rundir.curves import Interval, RunCurves
+from headrace.rundir.curves import Interval, RunCurves, in_script
 
 _TRAINED = "charts/episodic_return"
 _SHARE = 0.9  # of the way from the first return to the best one, for the time to a return
@@ -58,7 +58,7 @@ def title_of(groups: Groups) -> str:
     """Say what several runs compare: their algorithms, settings or directories."""
     runs = [run for group in groups.values() for run in group]
     names, envs = list(groups), {environment_of(run) for run in runs}
-    algos = {str(run.settings.get("algo", "")) for run in runs}
+    algos = {in_script(run.settings.get("algo", "")) for run in runs}
     if len(names) == 1:
         return f"{names[0]}: {len(runs)} runs"
     common = " on ".join(min(part) for part in (algos, envs) if len(part) == 1 and min(part))

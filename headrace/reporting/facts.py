@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from headrace.actors.sizes import AUTO
 from headrace.config import Config
+from headrace.nn.network import SYMBOLS
 from headrace.rundir.config_file import flat_settings
-from headrace.rundir.curves import RunCurves
+from headrace.rundir.curves import RunCurves, in_script
 from headrace.rundir.health import findings
 
 VIDEO_BYTES = 700_000  # total size of embedded videos; others are linked
@@ -63,7 +65,7 @@ def about(run: RunCurves) -> dict[str, Any]:
     total = sum(seconds for _, seconds in shares) or 1.0
     return {
         "name": run.path.name,
-        "what": f"{run.settings.get('algo', '')} on {environment_of(run)}",
+        "what": f"{in_script(run.settings.get('algo', ''))} on {environment_of(run)}",
         "seed": run.seed,
         "state": state,
         "figures": {name: value for name, value in figures.items() if value},
@@ -80,7 +82,7 @@ def about(run: RunCurves) -> dict[str, Any]:
 
 def environment_of(run: RunCurves) -> str:
     """Return the environment or the tasks of a run."""
-    return ", ".join(run.settings.get("tasks") or []) or str(run.settings.get("env", "?"))
+    return ", ".join(run.settings.get("tasks") or []) or in_script(run.settings.get("env", "?"))
 
 
 def _plan(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -97,7 +99,8 @@ def _plan(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
 def settings_table(runs: Sequence[RunCurves]) -> dict[str, list[tuple[str, list[str], bool]]]:
     """Return rows of a name, a value per run, and whether values differ, under headings.
 
-    For several runs, settings that differ come first; for one, those that aren't defaults.
+    For several runs, settings that differ come first; for one, those that aren't defaults, then
+    those that headrace chooses at the start unless they are set.
     """
     columns = [{"seed": run.seed, **run.settings} for run in runs if run.settings]
     if not columns:
@@ -105,16 +108,19 @@ def settings_table(runs: Sequence[RunCurves]) -> dict[str, list[tuple[str, list[
     names = list(dict.fromkeys(n for one in columns for n in one if n not in _LEFT_OUT))
     rows = {name: [shown_value(one.get(name, "–")) for one in columns] for name in names}
     if len(columns) > 1:
-        top = [name for name in names if _differ(name, columns)]
-        headings = ("Settings that differ", "Settings in common")
+        parts = {"Settings that differ": [name for name in names if _differ(name, columns)]}
+        last = "Settings in common"
     else:
         defaults = _defaults(str(columns[0].get("algo")))
         top = [n for n in names if n not in defaults or _differ(n, [columns[0], defaults])]
-        headings = ("Changed settings", "Default settings")
-    rest = [name for name in names if name not in top]
+        chosen = [name for name in top if defaults.get(name) == AUTO or name in SYMBOLS]
+        parts = {"Changed settings": [name for name in top if name not in chosen]}
+        parts["Chosen at the start, unless set"] = chosen
+        last = "Default settings"
+    parts[last] = [name for name in names if not any(name in part for part in parts.values())]
     return {
         heading: [(name, rows[name], _differ(name, columns)) for name in part]
-        for heading, part in zip(headings, (top, rest), strict=True)
+        for heading, part in parts.items()
         if part
     }
 

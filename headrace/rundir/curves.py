@@ -167,17 +167,22 @@ def output_of(run_dirs: Sequence[Path], alone: str, several: str) -> Path:
 def _label(mine: dict[str, Any], all_settings: Sequence[dict[str, Any]]) -> str:
     """Format the settings in which a group differs; algorithm and environment without names."""
     if len(all_settings) == 1 and mine:
-        return f"{mine['algo']} on {mine['env']}"
+        return f"{in_script(mine['algo'])} on {in_script(mine['env'])}"
     names = [
         name for name in mine if any(_distinguishes(name, mine, other) for other in all_settings)
     ]
     parts = [
-        f"{mine[name]}" if name in ("algo", "env") else f"{name}={mine[name]}"
+        in_script(mine[name]) if name in ("algo", "env") else f"{name}={mine[name]}"
         for name in names[:_MOST_SHOWN]
     ]
     return ", ".join(parts) + (
         f" and {len(names) - len(parts)} more" if names[_MOST_SHOWN:] else ""
     )
+
+
+def in_script(name: Any) -> str:
+    """Return the name of an algorithm or environment, without ``__main__`` for a script's own."""
+    return str(name).removeprefix("__main__:")
 
 
 def _distinguishes(name: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -17,10 +17,11 @@ from headrace.api import run
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
 from headrace.reporting import facts, panels
+from headrace.reporting.comparison import title_of
 from headrace.reporting.drawing import drawn
 from headrace.reporting.page import write
 from headrace.reporting.panels import KINDS, MOST_POINTS, short
-from headrace.rundir.curves import GRID_POINTS, RunCurves, on_grid, read_run
+from headrace.rundir.curves import GRID_POINTS, RunCurves, by_settings, on_grid, read_run
 from headrace.rundir.files import read_jsonl
 from headrace.studies.statistics import interquartile
 
@@ -115,6 +116,9 @@ def test_without_rliable_there_is_a_report_and_a_sentence(seeds, tmp_path, monke
     page = Page((tmp_path / "a.html").read_text())
     assert "pip install 'headrace[bench]'" in page.text
     assert "low" not in values_of(page, "Return")[0]
+    single = [str(seeds[0]), str(seeds[3])]  # with different settings, so nothing needs an interval
+    assert main(["report", *single, "--output", str(tmp_path / "b.html")]) == 0
+    assert "intervals" not in capsys.readouterr().err
 
 
 def test_a_report_is_one_small_file_that_asks_for_nothing(seeds, tmp_path, all_panels):
@@ -161,6 +165,26 @@ def test_what_a_run_is_called_or_holds_is_text(tmp_path):
         assert tags.count("script") == 2
         assert "img" not in tags
         assert HOSTILE in page.text
+
+
+def test_settings_of_one_run_are_grouped_by_who_chose_them(tmp_path):
+    resolved = {"num_actors": 3, "engine": "native", "precision": "float32"}
+    run = write_run(tmp_path / "run", seed=2, total_steps=5_000, **resolved)
+    table = facts.settings_table([read_run(run)])
+    names = {heading: {name for name, *_ in rows} for heading, rows in table.items()}
+    assert names["Changed settings"] == {"seed", "total_steps"}
+    assert names["Chosen at the start, unless set"] == set(resolved)
+    assert {"gamma", "batch_size"} < names["Default settings"]
+
+
+def test_code_of_a_script_has_no_module_in_titles(tmp_path):
+    def run(name: str, algo: str) -> RunCurves:
+        settings = {"algo": algo, "env": "__main__:Catch"}
+        return RunCurves(tmp_path / name, settings, 0, [{"env_steps": 1, "seconds": 1.0}], [])
+
+    ours, other = run("a", "__main__:Mine"), run("b", "ppo")
+    assert facts.about(ours)["what"] == "Mine on Catch"
+    assert title_of(by_settings([ours, other])) == "Mine vs. ppo on Catch"
 
 
 def test_settings_are_shown_and_compared_as_they_are():

@@ -175,17 +175,23 @@ def find(path: str | Path, which: str = "latest") -> Path:
         return target
     newest = newest_whole(folder, "step" if which == "latest" else which)
     if newest is None:
-        early = (
-            ""
-            if which != "latest"
-            else ("; a run writes one every checkpoint_interval steps and when it ends")
-        )
-        raise CheckpointError(f"run directory {path} has no {which[:60]} checkpoint{early}")
+        missing = f"{which[:60]} checkpoint" if which != "latest" else _first_checkpoint(path)
+        raise CheckpointError(f"run directory {path} has no {missing}")
     warnings.warn(
         f"{folder / which} names no existing checkpoint: using the newest whole one, {newest.name}",
         stacklevel=2,
     )
     return newest.resolve()
+
+
+def _first_checkpoint(run_dir: Path) -> str:
+    """Say when a run without a checkpoint saves one, as a part of a message."""
+    try:
+        config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["config"]
+        interval = f"{int(config['checkpoint_interval']):,} steps (checkpoint_interval)"
+    except (OSError, ValueError, KeyError, TypeError):
+        interval = "checkpoint_interval steps"
+    return f"checkpoint yet: a run saves one every {interval} and when it stops"
 
 
 def _corrupt(file: Path, reason: object) -> CheckpointError:

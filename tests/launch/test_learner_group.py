@@ -222,7 +222,7 @@ def test_what_is_wrong_from_the_start_is_said_before_any_process_is_started(
     (tmp_path / "run" / "mine.txt").write_text("do not delete")
     with pytest.raises(CheckpointError, match="exists already"):
         hr.train(tiny(num_learners=2))
-    with pytest.raises(CheckpointError, match="no latest checkpoint"):
+    with pytest.raises(CheckpointError, match="no checkpoint yet"):
         hr.train(tiny(num_learners=2, resume=True))
     assert (tmp_path / "run" / "mine.txt").exists()
     assert nobody() == []

@@ -99,7 +99,7 @@ def test_a_refused_run_holds_no_lock(tiny, finish):
     with pytest.raises(CheckpointError) as error:  # which keeps the Trainer's frames alive
         quiet(tiny(resume=True))
     Lock(trainer.run_dir).release()
-    assert "no latest checkpoint" in str(error.value)
+    assert "no checkpoint yet" in str(error.value)
 
 
 def test_learners_write_under_their_parents_lock(tiny):

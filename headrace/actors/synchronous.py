@@ -139,9 +139,14 @@ class SynchronousStepper:
 
 def row_of(rows: Tree, at: Any) -> Tree:
     """Return part ``at`` of each leaf."""
+    if isinstance(rows, np.ndarray):  # the usual case, in half the time
+        return rows[at]
     return tree.map_leaves(lambda x: x[at], rows)
 
 
 def store(rows: Tree, at: Any, row: Tree) -> None:
     """Assign ``row`` to part ``at`` of each leaf."""
+    if isinstance(rows, np.ndarray):
+        rows[at] = row
+        return
     tree.map_leaves(lambda to, src: to.__setitem__(at, src), rows, row)

@@ -7,6 +7,7 @@ One call does what takes torch some ten small operations, and a second for the a
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -99,22 +100,24 @@ class NativePolicy:
         x = self._row(inputs)
         network = Network.from_buffer_copy(self._normalized if x is None else self._network)
         flat = tree.map_leaves(lambda x: x.flatten(0, 1), action)
-        kept = place_actions(network, self._policy.distribution, flat, self._dtype)
+        placed = place_actions(network, self._policy.distribution, flat, self._dtype)
         acting = self._acting(x, self._mask(inputs))
         acting.noise, acting.log_prob = noise.data_ptr(), log_prob.data_ptr()
-        num, torso, call = noise.shape[1], self._torso, self._call
+        num, torso = noise.shape[1], self._torso
+        kept = self, network, acting, inputs, placed, noise, log_prob  # their addresses are used
+        call = functools.partial(self._act, ctypes.addressof(network), ctypes.addressof(acting))
         if x is None:
 
             def choose_composed(t: int, kept: Any = kept) -> None:
                 row = tree.map_leaves(lambda x: x[t], inputs)
                 x = as_dense(torso.numbers(row), self._dtype)
-                call(network, acting, x.data_ptr(), t * num, num)
+                _check_memory(call(x.data_ptr(), t * num, num))
 
             return choose_composed
         begin, num_bytes = x.data_ptr(), x.stride(0) * x.element_size()
 
         def choose(t: int, kept: Any = kept) -> None:
-            call(network, acting, begin + t * num_bytes, t * num, num)
+            _check_memory(call(begin + t * num_bytes, t * num, num))
 
         return choose
 
@@ -126,7 +129,8 @@ class NativePolicy:
         results = torch.empty(len(x), size, dtype=self._dtype)
         acting = self._acting(x, mask)
         acting.params = results.data_ptr()
-        self._call(network, acting, x.data_ptr(), 0, len(x))
+        at = ctypes.addressof(network), ctypes.addressof(acting)
+        _check_memory(self._act(*at, x.data_ptr(), 0, len(x)))
         return results
 
     def _row(self, inputs: Tree) -> Tensor | None:
@@ -150,10 +154,10 @@ class NativePolicy:
             acting.mask, acting.masks = mask.data_ptr(), self._masks
         return acting
 
-    def _call(self, network: Network, acting: Acting, inputs: int, start: int, num: int) -> None:
-        """Act in steps ``[start, start + num)``."""
-        if not self._act(ctypes.addressof(network), ctypes.addressof(acting), inputs, start, num):
-            raise MemoryError("there is no memory for the activations of a few rows")
+
+def _check_memory(succeeded: int) -> None:
+    if not succeeded:
+        raise MemoryError("there is no memory for the activations of a few rows")
 
 
 def _pack(layers: list[Any], compiled: Functions) -> Tensor:

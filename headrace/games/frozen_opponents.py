@@ -148,8 +148,9 @@ def _evaluate_each(
 ) -> Tensor:
     """Evaluate policies one by one, and advance their states in ``rows`` ``[n]``."""
     each = []
-    runs = _split((torch.as_tensor(rows), *batch), counts)
-    for player, (own, inputs, first) in zip(players, runs, strict=True):
+    inputs, first = batch
+    runs = torch.as_tensor(rows).split(counts), _split(inputs, counts), first.split(counts)
+    for player, own, inputs, first in zip(players, *runs, strict=True):
         core = tree.map_leaves(_rows(own), player.core)
         params, core = player.policy.act(inputs, first, core)
         tree.map_leaves(partial(_put, own), player.core, core)
@@ -157,8 +158,10 @@ def _evaluate_each(
     return torch.cat(each)
 
 
-def _split(rows: Tree, counts: list[int]) -> list[Tree]:
+def _split(rows: Tree, counts: list[int]) -> Sequence[Tree]:
     """Split rows ``[N, ...]`` into groups of these sizes."""
+    if isinstance(rows, Tensor):
+        return rows.split(counts)
     ends = list(itertools.accumulate(counts))
     runs = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return [tree.map_leaves(lambda x, run=run: x[run], rows) for run in runs]

@@ -54,7 +54,8 @@ class Network:
     conv: Literal["auto", "nature", "impala_shallow", "impala_deep", "impact", "minatar"] = "auto"
     """Convolutions for images; auto: nature, or minatar if an image is too small for it."""
     image_layout: Layout = "auto"
-    """Position of the channels of images; auto: derived from the shape, an error if ambiguous."""
+    """Position of the channels of images; auto: derived from the shape (last, if all sides are
+    equal), an error if ambiguous."""
     one_hot: tuple[str, ...] | None = None
     """Parts of a Dict observation that are grids of symbols instead of images ("obs": an
     observation without parts). Convolutions get one channel per symbol. None: images with few

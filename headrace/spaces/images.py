@@ -48,14 +48,15 @@ def layout_of(space: Box) -> Layout | None:
 
     The other two of the last three dimensions are height and width. They are recognised by being
     equal, or by the number of channels, which is at most four or far less than the width.
-    Dimensions before these three are stacked frames, also fewer than the width.
+    Three equal dimensions end with the channels, as images of Gymnasium do. Dimensions before these
+    three are stacked frames, also fewer than the width.
     """
     if len(space.shape) == 2:
         return "channels_first"  # it has none
     *stack, a, b, c = space.shape
     first, last = _LAYOUTS
     few, many = min(a, c), max(a, c)
-    if a == c:
+    if a == c and b != a:
         return None
     if b in (a, c):
         found = last if a == b else first

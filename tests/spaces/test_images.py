@@ -31,7 +31,9 @@ LAYOUTS = {
     (10, 9, 14): None,
     (10, 20, 15): None,
     (9, 40, 9): None,
-    (5, 5, 5): None,
+    (10, 10, 10): "channels_last",  # as in MinAtar
+    (3, 10, 10, 10): "channels_last",
+    (10, 10, 10, 10): None,
     (2, 3, 4): None,
     (84, 84, 3, 4): None,  # frames are stacked behind
 }

@@ -22,7 +22,7 @@ from doctor_cases import HEALTHY, ILL, config_of
 import headrace as hr
 from headrace.doctor.doctor import Doctor, examine
 from headrace.rundir.curves import RunCurves, read_run
-from headrace.rundir.health import with_episode_limit
+from headrace.rundir.health import examined_settings
 from headrace.spaces.json import space_from_json
 from headrace.studies.machine import markdown, wide_console
 
@@ -78,7 +78,7 @@ def replayed(run: RunCurves) -> list[str]:
     """Return the reports of the current rules on a run: during training, then at its end."""
     values = run.described.get("action_space")
     space = values and space_from_json(values)
-    settings = with_episode_limit(run.settings)
+    settings = examined_settings(run)
     doctor = Doctor(settings, space)
     told = [one.name for row in run.results for one in doctor.note(row)]
     found = [one.name for one in examine(run.results, settings, space)]

@@ -92,6 +92,16 @@ class History:
         return default if unknown else value
 
     @property
+    def small_images(self) -> list[list[int]]:
+        """Heights and widths of images that are small for their many convolutions."""
+        return self._settings.get("images") or []
+
+    @property
+    def evaluation(self) -> Mapping[str, Any]:
+        """Final evaluation, as in ``summary.json``; empty without one."""
+        return self._settings.get("evaluation") or {}
+
+    @property
     def goes_on(self) -> bool:
         """True if the run started from a trained policy."""
         return self.setting("resume", False) is True or bool(self.setting("init_from", ""))

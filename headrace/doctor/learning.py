@@ -9,6 +9,8 @@ enough optimiser steps.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -182,6 +184,33 @@ def evaluation_far(h: History) -> str | None:
             f"{trained[-1]:,.1f}"
         )
     return None
+
+
+def greedy_far(h: History) -> str | None:
+    """In the final evaluation, most likely actions are far worse than sampled ones."""
+    greedy, sampled = h.evaluation, h.evaluation.get("other_mode")
+    if not greedy.get("deterministic", False) or sampled is None or h.is_game:
+        return None
+    mean, other = greedy["mean"], sampled["mean"]
+    if mean is None or other is None:  # not finite
+        return None
+    chance = math.hypot(_chance(greedy), _chance(sampled))
+    worst, longest = min(sampled["returns"]), max(sampled["lengths"])
+    lengths = [n for x, n in zip(greedy["returns"], greedy["lengths"], strict=True) if x < worst]
+    loops = any(length > longest for length in lengths)  # until a time limit
+    if loops or len(lengths) > 1:
+        chance = min(chance, 2 * sampled["std"])
+    if other - mean > max(0.2 * max(abs(mean), abs(other)), chance):
+        return (
+            f"the most likely actions are far worse than sampled ones: they return {mean:,.1f} in "
+            f"the final evaluation, and sampled actions {other:,.1f}"
+        )
+    return None
+
+
+def _chance(evaluation: Mapping[str, Any]) -> float:
+    """Return three standard errors of an evaluation's mean."""
+    return float(3 * evaluation["std"] / math.sqrt(evaluation["episodes"]))
 
 
 def standstill(h: History) -> str | None:

@@ -74,6 +74,18 @@ def learner_slow(h: History) -> str | None:
     return None
 
 
+def small_image(h: History) -> str | None:
+    """Small images pass through many convolutions, which take most of the time."""
+    waits = h.median("utilisation/environment") > 0.8 and not h.median("utilisation/learner") > 0.4
+    if not h.small_images or waits:  # for the environment
+        return None
+    height, width = max(h.small_images)
+    return (
+        f"images of {height} × {width} pixels pass through 15 convolutions (impala_deep), which "
+        "take several times as long as a small network"
+    )
+
+
 def actors_idle(h: History) -> str | None:
     """Several actors wait for a busy learner."""
     actor, learner = h.median("utilisation/actor"), h.median("utilisation/learner")

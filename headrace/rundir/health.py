@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 from gymnasium.envs.registration import registry
 
 from headrace.config import Config
@@ -15,9 +18,12 @@ from headrace.nn.multi_policy import AnyPolicy
 from headrace.rundir.config_file import flat_settings
 from headrace.rundir.curves import RunCurves, read_run
 from headrace.rundir.files import append_jsonl, read_jsonl
+from headrace.spaces import walk
+from headrace.spaces.images import image_shape, is_image
 from headrace.spaces.json import space_from_json
 
 FILE = "warnings.jsonl"
+_SMALL_SIDE = 36  # pixels; conv="auto" chooses a small network below
 
 
 class LoggedFinding(NamedTuple):
@@ -32,6 +38,7 @@ def doctor_of(config: Config, policy: AnyPolicy, notify: Callable[[str], None]) 
     """Create the doctor of a run in progress; None, and a message, if that fails."""
     try:
         settings = with_episode_limit(flat_settings(config.to_json())) | {"resume": config.resume}
+        settings |= {"images": small_images(settings, policy.inputs.observation_space)}
         return Doctor(settings, policy.inputs.action_space)
     except Exception as error:  # an error in the doctor must not stop training
         notify(f"the doctor failed and is disabled for this run ({on_one_line(error)})")
@@ -47,12 +54,39 @@ def with_episode_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "max_episode_steps": limit if is_one else None}
 
 
+def small_images(settings: Mapping[str, Any], space: gymnasium.Space) -> list[list[int]]:
+    """Return height and width of each image that is small for the convolutions of the run.
+
+    They are empty if the run uses another network than IMPALA's 15 convolutions.
+    """
+    older = settings.get("clip_symbols") is None  # conv="auto" was impala_deep for small images
+    deep = settings.get("conv") == "impala_deep" or (settings.get("conv") == "auto" and older)
+    if not deep or settings.get("torso") is not None:
+        return []
+    images = [leaf for _, leaf in walk.leaves(space) if is_image(leaf)]
+    layout = settings.get("image_layout", "auto")
+    sides = [list(image_shape(image, layout)[1:]) for image in images]
+    return [pair for pair in sides if max(pair) < _SMALL_SIDE]
+
+
+def examined_settings(run: RunCurves) -> dict[str, Any]:
+    """Return settings and facts of a run for the doctor's rules: images and final evaluation."""
+    settings = with_episode_limit(run.settings)
+    if space := run.described.get("observation_space"):
+        settings["images"] = small_images(settings, space_from_json(space))
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        summary = json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+        if summary.get("env_steps") == run.results[-1].get("env_steps"):  # not resumed since
+            settings["evaluation"] = summary.get("evaluation")
+    return settings
+
+
 def findings(run: RunCurves) -> list[LoggedFinding]:
     """Return findings logged during the run and those of its complete curves, each once."""
     logged = _read_findings(run.path / FILE)
     names = {one.finding.name for one in logged}
     space = run.described.get("action_space")
-    course = run.results, with_episode_limit(run.settings), space and space_from_json(space)
+    course = run.results, examined_settings(run), space and space_from_json(space)
     new_findings, shown = examine(*course), triggered(*course)
     steps = int(run.results[-1]["env_steps"])
     logged = [one._replace(earlier=one.finding.name not in shown) for one in logged]

@@ -34,6 +34,12 @@ HEALTHY = {
     "time/learn": 0.8, "time/wait": 0.1, "time/sync": 0.1,
 }  # fmt: skip
 
+GREEDY = {
+    "deterministic": True, "episodes": 20, "mean": -12.0, "std": 120.0, "returns": [-12.0] * 20,
+    "lengths": [300] * 20,
+    "other_mode": {"episodes": 20, "mean": 203.0, "std": 60.0, "returns": [203.0] * 20,
+                   "lengths": [300] * 20},
+}  # fmt: skip
 UNLEARNT = {"charts/episodic_return": lambda i: 20.0 + i % 3, "eval/episodic_return": None}
 SLOW = {"utilisation/environment": 0.95, "utilisation/learner": 0.2}
 
@@ -77,6 +83,10 @@ CASES = {
          "eval/episodic_return": None},
         {"charts/episodic_return": lambda i: 10.0 * i if i < 10 else 60.0,
          "eval/episodic_return": None}, {}),
+    "greedy-far": ({}, {"agents/a/episodic_return": 1.0}, {"evaluation": GREEDY}),
+    "small-image": (
+        {"utilisation/learner": 0.5},
+        {"utilisation/learner": 0.35, "utilisation/environment": 0.9}, {"images": [[7, 7]]}),
     "evaluation-far": (
         {"eval/episodic_return": lambda i: -100.0 - i},
         {"eval/episodic_return": lambda i: -70.0 + 5 * i}, {}),
@@ -282,6 +292,36 @@ def test_a_return_that_is_always_the_same_may_be_the_best(changed, settings, fou
     assert names(rows(**flat | changed), settings) == found
 
 
+def evaluated(mean, std, other, usual, low=(), length=9):
+    """A final evaluation of 20 episodes, some with low returns and this length."""
+    sampled = {"episodes": 20, "mean": other, "std": usual, "returns": [other - usual] * 20}
+    returns = [*low, *[other] * (20 - len(low))]
+    lengths = [length] * len(low) + [9] * (20 - len(low))
+    return {"deterministic": True, "episodes": 20, "mean": mean, "std": std, "returns": returns,
+            "lengths": lengths, "other_mode": sampled | {"lengths": [9] * 20}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("played", "found"),
+    [
+        (evaluated(-12.0, 120.0, 203.0, 60.0), ["greedy-far"]),
+        (evaluated(-8.8, 60.0, 7.1, 2.7, [-200.0] * 2), ["greedy-far"]),
+        (evaluated(-2.5, 46.0, 7.1, 2.7, [-200.0]), []),
+        (evaluated(-2.5, 46.0, 7.1, 2.7, [-200.0], 200), ["greedy-far"]),  # a loop in Taxi
+        (evaluated(4.0, 46.0, 7.1, 2.7, [-60.0], 200), []),
+        (evaluated(150.0, 120.0, 203.0, 60.0), []),  # chance
+        (evaluated(190.0, 1.0, 203.0, 1.0), []),  # little
+        (evaluated(203.0, 60.0, -12.0, 60.0), []),  # better
+        (GREEDY | {"deterministic": False}, []),
+        (GREEDY | {"mean": None}, []),
+        (GREEDY | {"other_mode": None}, []),
+        (None, []),
+    ],
+)
+def test_likely_actions_are_far_below_sampled_ones_by_more_than_chance(played, found):
+    assert names(rows(), {"evaluation": played}) == found
+
+
 def test_evaluations_in_another_environment_are_far_on_purpose():
     far = rows(**{"eval/episodic_return": lambda i: -100.0 - i})
     assert names(far, {"eval_env_kwargs": {}}) == ["evaluation-far"]
@@ -399,6 +439,8 @@ MUTANTS = {
     "least > (15 if": "least > (10 if",
     "lost >= 2 else": "lost >= 1 else",
     'lag/steps") > 0.5': 'lag/steps") > -1.0',
+    ") > 0.8 and not h": ") > 0.95 and not h",
+    "abs(other)), chance)": "abs(other)), 3 * chance)",
     "step_s > 0.7e-3": "step_s > 0.3e-3",
     "dropped > 0.3 *": "dropped > 0.05 *",
 }

@@ -1,0 +1,53 @@
+"""Findings on short files of real runs, two of which failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from headrace.rundir.curves import read_run
+from headrace.rundir.health import findings, small_images
+
+RUNS = Path(__file__).parent / "runs"
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "words"),
+    [
+        ("deep_doorkey", "small-image", "images of 7 × 7 pixels pass through 15 convolutions"),
+        ("taxi_loops", "greedy-far", "they return -13.3 in the final evaluation, and sampled "),
+    ],
+)
+def test_failures_are_named(run, name, words):
+    (one,) = findings(read_run(RUNS / run))
+    assert one.finding.name == name
+    assert words in one.finding.text
+
+
+def test_a_run_that_learned_has_no_finding():
+    assert findings(read_run(RUNS / "doorkey")) == []
+
+
+def test_an_evaluation_from_before_the_last_results_does_not_count(tmp_path):
+    for file in (RUNS / "taxi_loops").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 900000, "seconds": 99.0}\n')
+    assert findings(read_run(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"conv": "impala_deep", "clip_symbols": False}, [[7, 9]]),
+        ({"conv": "auto", "clip_symbols": False}, []),
+        ({"conv": "auto"}, [[7, 9]]),  # of a run before symbols were recognised
+        ({"conv": "impala_shallow"}, []),
+        ({"conv": "impala_deep", "torso": "file:Torso"}, []),
+    ],
+)
+def test_images_are_small_for_many_convolutions(settings, found):
+    images = {"map": Box(0, 255, (7, 9, 3), "uint8"), "view": Box(0, 255, (36, 20, 3), "uint8")}
+    assert small_images(settings, Dict({**images, "x": Discrete(3)})) == found

@@ -155,7 +155,7 @@ def look_at(
         agents, own = agents_of(envs), getattr(envs, "own_spaces", ())
         result = Probe(env, *spaces, masked, _mask_source(envs, masked), by, fault, stacks, frames)
         turns = in_turns(envs)
-        largest = _largest_values(envs, seed) if looks_for_stacks and fault is None else {}
+        largest = _largest_values(envs) if looks_for_stacks and fault is None else {}
         rest: dict[str, Any] = {"in_turns": turns, "own_spaces": own, "largest_values": largest}
         return replace(result, agents=agents, **rest)
 
@@ -224,17 +224,25 @@ def _shows_stacks(envs: VectorEnv, seed: int, is_vector_atari: bool) -> bool:
     return False
 
 
-def _largest_values(envs: VectorEnv, seed: int) -> LargestValues:
-    """Return the largest value of each possible grid of symbols, judging by a few more steps."""
+def _largest_values(envs: VectorEnv) -> LargestValues:
+    """Return the largest value of each possible grid of symbols, judging by a few more steps.
+
+    They don't depend on the run's seed, so that runs of a study have equal networks.
+    """
     if not possible_grids(envs.single_observation_space):
         return {}
     with contextlib.suppress(Exception):  # faults are reported by the run
-        return largest_values(envs.single_observation_space, *_random_play(envs, seed))
+        envs.reset(seed=0)
+        return largest_values(envs.single_observation_space, *_random_play(envs, seed=0))
     return {}
 
 
 def _random_play(envs: VectorEnv, seed: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return functions that reset and step environments, with allowed random actions."""
+    """Return functions that reset and step environments, with allowed random actions.
+
+    Args:
+        seed: seed of the actions.
+    """
     envs.single_action_space.seed(seed)
     obs: Any = None
     infos: dict[str, Any] = {}

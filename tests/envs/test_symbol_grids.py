@@ -72,7 +72,9 @@ def test_tasks_must_agree():
     assert common_to_tasks([{"a": 3, "b": 2}, {"a": 200}, {"b": 9}]) == {"a": 200, "b": 9}
 
 
-def test_a_probe_sees_the_same_values_again():
+def test_probes_see_the_same_values_with_every_seed():
     probes = [probe(Symbols, "auto", {}, 3) for _ in range(2)]
     assert [one.largest_values for one in probes] == [{"obs": 7}] * 2
+    several = [probe(Symbols, "auto", {"rare": 20}, seed).largest_values for seed in range(8)]
+    assert several == several[:1] * 8
     assert probe(Symbols, "auto", {}, 3, looks_for_stacks=False).largest_values == {}

@@ -15,21 +15,27 @@ class Symbols(gymnasium.Env):
     Args:
         high: upper bound of the grid's values.
         late: value that is shown from the 15th episode on; None: no such value.
+        rare: value that is shown in a twentieth of the episodes; None: no such value.
         shape: shape of the grid.
     """
 
     def __init__(
-        self, high: int = 255, late: int | None = None, shape: tuple[int, ...] = (5, 5, 2)
+        self,
+        high: int = 255,
+        late: int | None = None,
+        shape: tuple[int, ...] = (5, 5, 2),
+        rare: int | None = None,
     ) -> None:
         self.observation_space = Box(0, high, shape, np.uint8)
         self.action_space = Discrete(4)
-        self._late, self._episodes = late, 0
+        self._late, self._rare, self._episodes = late, rare, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._age, self._episodes = 0, self._episodes + 1
+        self._is_rare = self.np_random.random() < 0.05
         return self._show(), {}
 
     def _show(self) -> np.ndarray:
@@ -38,6 +44,8 @@ class Symbols(gymnasium.Env):
         grid.reshape(-1)[self.np_random.integers(grid.size)] = 3 + (7 * self._kind) % 5
         if self._late is not None and self._episodes > 14:
             grid.reshape(-1)[self.np_random.integers(grid.size)] = self._late
+        if self._rare is not None and self._is_rare:
+            grid.reshape(-1)[0] = self._rare
         return grid
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:

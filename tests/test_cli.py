@@ -155,7 +155,9 @@ def test_the_short_help_shows_the_common_settings_with_their_own_defaults(name, 
         assert setting.flag in flag.names, setting
         assert setting.text == " ".join(flag.help.split()), setting
         assert setting.default == str(flag.default) or setting.name == "env", setting
-    assert "(required without --recipe or --total-steps)" in " ".join(shown.split())
+    assert "(default with --recipe: its own; with --total-steps: CartPole-v1)" in " ".join(
+        shown.split()
+    )
     assert len(common_settings(name)) == 14  # and --recipe
 
 

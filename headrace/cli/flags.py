@@ -122,7 +122,8 @@ def _found(default: Config, groups: dict[str, list[Flag]], positional: str, **ho
     kinds = [(name, _group(default, name, flags)) for name, flags in groups.items() if flags]
     fields: list[Any] = [(n, kind, dataclasses.field(default_factory=kind)) for n, kind in kinds]
     if positional:
-        word = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar=positional)]
+        about = tyro.conf.arg(metavar=positional, help="Directory of the run.")
+        word = Annotated[str, tyro.conf.Positional, about]
         fields.insert(0, (positional, word))
     kind = dataclasses.make_dataclass("Settings", fields)
     return tyro.cli(kind, config=(tyro.conf.OmitArgPrefixes,), **how)

@@ -95,7 +95,7 @@ def _placeholder(setting: Setting) -> str:
 
 def _described(setting: Setting) -> str:
     if setting.name == "env":
-        return f"{setting.text} (required without --recipe or --total-steps)"
+        return f"{setting.text} (default with --recipe: its own; with --total-steps: CartPole-v1)"
     return f"{setting.text} (default: {setting.default})"
 
 

@@ -30,6 +30,7 @@ DIALECT = [
 PATTERN = re.compile("|".join(DIALECT), re.IGNORECASE)
 # Pages also avoid these; in code they may be names of the field (a figure of matplotlib).
 PAGES_ONLY = [r"\bpictures?\b", r"\bfigures?\b", r"\balike\b", r"\b(said|shown|seen) of\b"]
+PAGES_ONLY += [r"\boptimizers?\b"]  # British spelling; `optimizer` is a setting
 PAGE_PATTERN = re.compile("|".join([*DIALECT, *PAGES_ONLY]), re.IGNORECASE)
 RELATIVE_SUBJECT = re.compile(r"^(What|Who|Whoever|Whether|Whose)\b.*\.\)?$")
 LONGEST_SENTENCE = 40  # words

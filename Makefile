@@ -17,6 +17,7 @@
 #   lines                count lines by part
 #   wheel                build dist/, install the wheel in a new environment, and train with it
 #   site                 build the documentation into site/, strictly and without a network
+#   site-browser         check every page of site/ in Chromium: widths, schemes, contrast, errors
 #   site-version         add the documentation of VERSION=0.1 as "latest" to the local branch gh-pages
 #   clean                delete environments, builds and caches
 PYTHON ?= python3
@@ -24,7 +25,8 @@ BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
 .PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
-	cluster-packages test-integrations test-elsewhere lowest lint site site-version wheel lines clean
+	cluster-packages test-integrations test-elsewhere lowest lint site site-browser site-version \
+	wheel lines clean
 
 train: .venv/core
 	$(BIN)/headrace train appo --recipe cartpole
@@ -70,6 +72,9 @@ lint: .venv/installed
 site: .venv-site/installed
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
 	.venv-site/bin/python docs/_site/check.py site
+
+site-browser: site
+	.venv-site/bin/python docs/_site/browse.py site
 
 # mike runs the mkdocs in PATH. DOCS_VERSIONS adds the version selector to each page.
 site-version: .venv-site/installed

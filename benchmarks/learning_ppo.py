@@ -109,6 +109,36 @@ def advantages(
     return found
 
 
+def loss_of(agent: Agent, recipe: Recipe, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Compute clipped surrogate, clipped value and entropy losses, averaged over rows."""
+    now = agent.distribution(batch["obs"])
+    ratio = (now.log_prob(batch["action"]) - batch["log_prob"]).exp()
+    advantage = batch["advantage"]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    clipped = ratio.clamp(1.0 - recipe.clip, 1.0 + recipe.clip)
+    surrogate = torch.minimum(ratio * advantage, clipped * advantage).mean()
+    value, before = agent.value(batch["obs"]).squeeze(-1), batch["value"]
+    target = batch["target"]
+    near = before + (value - before).clamp(-recipe.clip, recipe.clip)
+    value_loss = 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2).mean()
+    entropy = now.entropy().mean()
+    return recipe.value_coef * value_loss - surrogate - recipe.entropy_coef * entropy
+
+
+def descend(
+    agent: Agent, optimizer: torch.optim.Optimizer, recipe: Recipe, batch: dict[str, torch.Tensor]
+) -> None:
+    """Take the optimiser steps of an update on a rollout with fields ``[T * B, …]``."""
+    size = len(batch["target"])
+    for _ in range(recipe.epochs):
+        for rows in torch.randperm(size).tensor_split(recipe.minibatches):
+            loss = loss_of(agent, recipe, {name: values[rows] for name, values in batch.items()})
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), recipe.max_grad_norm)
+            optimizer.step()
+
+
 class Training:
     """Environments, agent and optimiser of a run."""
 
@@ -159,31 +189,9 @@ class Training:
 
     def update(self, batch: dict[str, torch.Tensor], remaining: float) -> None:
         """Train on a rollout. ``remaining`` is the factor on the initial learning rate."""
-        recipe, size = self.recipe, len(batch["target"])
         for group in self.optimizer.param_groups:
-            group["lr"] = remaining * recipe.learning_rate
-        for _ in range(recipe.epochs):
-            for rows in torch.randperm(size).split(size // recipe.minibatches):
-                loss = self.loss({name: values[rows] for name, values in batch.items()})
-                self.optimizer.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(self.agent.parameters(), recipe.max_grad_norm)
-                self.optimizer.step()
-
-    def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Compute clipped surrogate, clipped value and entropy losses, averaged over rows."""
-        recipe, now = self.recipe, self.agent.distribution(batch["obs"])
-        ratio = (now.log_prob(batch["action"]) - batch["log_prob"]).exp()
-        advantage = batch["advantage"]
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        clipped = ratio.clamp(1.0 - recipe.clip, 1.0 + recipe.clip)
-        surrogate = torch.minimum(ratio * advantage, clipped * advantage).mean()
-        value, before = self.agent.value(batch["obs"]).squeeze(-1), batch["value"]
-        target = batch["target"]
-        near = before + (value - before).clamp(-recipe.clip, recipe.clip)
-        value_loss = 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2).mean()
-        entropy = now.entropy().mean()
-        return recipe.value_coef * value_loss - surrogate - recipe.entropy_coef * entropy
+            group["lr"] = remaining * self.recipe.learning_rate
+        descend(self.agent, self.optimizer, self.recipe, batch)
 
     def evaluate(self, task: Task, episodes: int) -> list[float]:
         """Return returns of one deterministic episode in each of several environments."""

@@ -3,12 +3,14 @@
     python benchmarks/throughput.py                          # CartPole-v1, native environments
     python benchmarks/throughput.py --env-id LunarLander-v3  # with envpool
     python benchmarks/throughput.py --engine sync            # Gymnasium's Python loop
+    python benchmarks/throughput.py --studies same_work      # more peers, see same_work.py
 
-Each rate comes from a separate process. Repeats are interleaved (A B C A B C …), so that slow
-minutes affect all cases, and ratios are medians of the ratios within a repeat. Start-up and the
-first update don't count. The *ceiling* is ``cores / (environment + inference + learning)`` with the
-cost per step of each part, measured alone on one core in handwritten torch. The cheapest of several
-variants of each part counts, so that a slow one can't flatter the efficiency.
+The study ``tuned`` gives each program its best settings; ``same_work`` is described in
+same_work.py. Each rate comes from a separate process. Repeats are interleaved (A B C A B C …), so
+that slow minutes affect all cases, and ratios are medians of the ratios within a repeat. Start-up
+and the first update don't count. The *ceiling* is ``cores / (environment + inference + learning)``
+with the cost per step of each part, measured alone on one core in handwritten torch. The cheapest
+of several variants of each part counts, so that a slow one can't flatter the efficiency.
 
 headrace's steps are transitions: autoreset steps take time but don't count.
 """
@@ -17,15 +19,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ceiling
 import common
+import same_work
 import sb3
 import tyro
 from rich.console import Console
@@ -68,8 +72,12 @@ class Args:
     """Number of measurements of each case."""
     engine: str = "auto"
     """headrace's engine: auto, native, envpool or sync."""
+    studies: tuple[Literal["tuned", "same_work"], ...] = ("tuned", "same_work")
+    """Each program with its best settings, and CartPole with the same work in all programs."""
+    seconds: float = 6.0
+    """Approximate seconds of a run of the same work."""
     output: Path = Path("results/throughput")
-    """Folder for runs.csv, summary.csv and throughput.png."""
+    """Folder for runs.csv, summary.csv, throughput.png and same_work.json."""
     skip_sb3: bool = False
     """Skip Stable-Baselines3."""
 
@@ -271,14 +279,10 @@ def print_tables(
         console.print(f"  {part}: " + " · ".join(f"{k} {v:.3f}" for k, v in costs.items()))
 
 
-def main(args: Args) -> None:
-    """Measure, print and write the results."""
-    console = wide_console()
-    title = f"{args.env_id}, {args.repeats} repeats on {machine()}"
-    console.print(title, soft_wrap=True)
+def measure_tuned(args: Args, title: str, console: Console) -> None:
+    """Measure each program with its best settings, print and write the results."""
     outcomes = compare(args, console)
     rows = summarise(outcomes)
-    args.output.mkdir(parents=True, exist_ok=True)
     write_csv(args.output / "runs.csv", [
         {"name": o.job.name, "repeat": i, **result, **o.job.arguments}
         for o in outcomes for i, result in enumerate(o.results)
@@ -287,6 +291,21 @@ def main(args: Args) -> None:
     common.draw_rates(rows, title, args.output / "throughput.png")
     print_tables(rows, outcomes, title, console)
     console.print(f"results: {args.output}/runs.csv, summary.csv, throughput.png")
+
+
+def main(args: Args) -> None:
+    """Run the studies."""
+    console = wide_console()
+    title = f"{args.env_id}, {args.repeats} repeats on {machine()}"
+    console.print(title, soft_wrap=True)
+    args.output.mkdir(parents=True, exist_ok=True)
+    if "tuned" in args.studies:
+        measure_tuned(args, title, console)
+    if "same_work" in args.studies:
+        rows = same_work.compare(args.repeats, args.seconds, console)
+        found = {"machine": machine(), "seconds": args.seconds, "rows": rows}
+        (args.output / "same_work.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        console.print(f"results: {args.output}/same_work.json")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #   test                 run the test suite, two files at a time; at the end, list test files that
 #                        exceed their time budget (tests/budget.py)
 #   test-full            also run slow tests and all combinations of algorithm, space, core and mask
+#   test-torch           run tests of learning with torch instead of the compiled functions
 #   test-ray             run the tests that start a Ray cluster on this machine
 #   test-clusters        run the test suite and the tests that start Ray, SLURM, several hosts or an
 #                        emulated Kubernetes; as root, about 6 minutes; fails if a package is missing
@@ -24,7 +25,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
-.PHONY: train test test-ray test-browser test-full test-clusters test-clusters-full \
+.PHONY: train test test-torch test-ray test-browser test-full test-clusters test-clusters-full \
 	cluster-packages test-integrations test-elsewhere lowest lint site site-browser site-version \
 	wheel lines clean
 
@@ -33,6 +34,10 @@ train: .venv/core
 
 test: .venv/installed
 	$(BIN)/python -m tests.run
+
+test-torch: .venv/installed
+	HEADRACE_NATIVE=0 $(BIN)/python -m tests.run tests/learner tests/native \
+		tests/trainer/test_matrix.py tests/trainer/test_trainer.py
 
 test-ray: .venv/installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "ray and not full and not cluster"

@@ -1,6 +1,7 @@
 """Loads the compiled functions of ``dense.c``.
 
-The file is built with the package where there is a C compiler. Without it, callers use torch.
+The file is built with the package where there is a C compiler. Without it, or with the environment
+variable HEADRACE_NATIVE=0, callers use torch.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 NAME = "headrace.native._dense"  # a shared library, not a module
+SWITCH = "HEADRACE_NATIVE"  # environment variable; 0: off
 MAX_LAYERS, MAX_PARTS, PAD = 8, 32, 16
 ACTIVATIONS = ("tanh", "relu", "elu")
 CATEGORICAL, GAUSSIAN = 0, 1
@@ -161,7 +164,9 @@ def functions_of(library: ctypes.CDLL, dtype: torch.dtype, instruction_set: int)
 
 @functools.cache
 def built() -> ctypes.CDLL | None:
-    """Load the library that was built with the package; None if there is none."""
+    """Load the library that was built with the package; None if there is none, or it is off."""
+    if os.environ.get(SWITCH) == "0":
+        return None
     spec = importlib.util.find_spec(NAME)
     if spec is None or spec.origin is None:
         return None

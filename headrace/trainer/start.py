@@ -191,8 +191,8 @@ def built(
     if learner.by_hand and group.rank == 0 and functions(torch.float32) is None:
         notify(
             "note: gradients of small networks are computed by torch, which is slower: compiled "
-            "functions are missing or out of date; to build them, install headrace again with a C "
-            "compiler"
+            "functions are missing, out of date or off (HEADRACE_NATIVE=0); to build them, install "
+            "headrace again with a C compiler"
         )
     if config.compile and learner.by_hand and group.rank == 0:
         notify(

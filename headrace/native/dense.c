@@ -88,12 +88,12 @@ static int64_t widest(const Network *net)
     return most;
 }
 
-/* Elements that hold any weight matrix with padded rows, or its transpose. */
+/* Elements that hold any weight matrix with padded rows, or any packed layer. */
 static int64_t packed_size(const Network *net)
 {
-    int64_t most = pad(net->sizes[net->layers]) * pad(net->outputs);
+    int64_t most = (pad(net->sizes[net->layers]) + 1) * pad(net->outputs);
     for (int64_t i = 0; i < net->layers; i++) {
-        const int64_t size = pad(net->sizes[i]) * pad(net->sizes[i + 1]);
+        const int64_t size = (pad(net->sizes[i]) + 1) * pad(net->sizes[i + 1]);
         most = size > most ? size : most;
     }
     return most;

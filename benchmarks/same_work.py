@@ -35,7 +35,7 @@ import common
 from rich.console import Console
 
 from headrace.studies.children import Children
-from headrace.studies.machine import show
+from headrace.studies.machine import markdown, show
 
 TIMEOUT_S = 900.0
 TUNE_S = 0.4  # part of the seconds of a run, for each entry of a grid
@@ -201,3 +201,18 @@ def print_table(rows: list[dict[str, Any]], console: Console) -> None:
         for row in rows
     ]
     show(texts, "The same work on CartPole-v1", console)
+
+
+def pivot(rows: list[dict[str, Any]]) -> str:
+    """Return a Markdown table of medians, with a line per program, the fastest first."""
+    medians: dict[str, dict[str, float]] = {}
+    for row in rows:
+        column = f"{row['work']}, cores: {row['cores']}"
+        medians.setdefault(row["program"], {})[column] = row["sps_median"]
+    columns = list(dict.fromkeys(column for one in medians.values() for column in one))
+    order = sorted(medians, key=lambda name: -medians[name].get(columns[0], 0.0))
+    return markdown([
+        {"program": name}
+        | {c: f"{medians[name][c]:,.0f}" if c in medians[name] else "" for c in columns}
+        for name in order
+    ])  # fmt: skip

@@ -77,7 +77,7 @@ class Args:
     seconds: float = 6.0
     """Approximate seconds of a run of the same work."""
     output: Path = Path("results/throughput")
-    """Folder for runs.csv, summary.csv, throughput.png and same_work.json."""
+    """Folder for runs.csv, summary.csv, throughput.png, same_work.json and same_work.md."""
     skip_sb3: bool = False
     """Skip Stable-Baselines3."""
 
@@ -305,7 +305,8 @@ def main(args: Args) -> None:
         rows = same_work.compare(args.repeats, args.seconds, console)
         found = {"machine": machine(), "seconds": args.seconds, "rows": rows}
         (args.output / "same_work.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-        console.print(f"results: {args.output}/same_work.json")
+        (args.output / "same_work.md").write_text(same_work.pivot(rows) + "\n", encoding="utf-8")
+        console.print(f"results: {args.output}/same_work.json, same_work.md")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,13 @@ def test_ratios_are_within_a_repeat_and_settings_the_fastest_of_several_cores(st
     bound = by_case["plain C, one per core", 2]
     assert bound["headrace_ratio"] == 0.5
     assert (bound["sps_min"], bound["sps_max"]) == (1200.0, 3600.0)
+    head, _, *lines = study.pivot(rows).splitlines()
+    assert head.startswith("| program | one pass, cores: 1 | one pass, cores: 2 | 4 epochs")
+    assert lines == [
+        "| plain C, one per core | 2,400 | 2,400 | 2,400 | 2,400 |",
+        "| headrace PPO | 600 | 1,200 | 600 | 1,200 |",
+        "| headrace IMPALA | 600 | 1,200 |  |  |",
+    ]
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(study):

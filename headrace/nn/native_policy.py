@@ -32,8 +32,9 @@ def native_policy(policy: Any) -> NativePolicy | None:
     dense = torso.exact_layers() if type(torso) is Encoder else None
     if dense is None or head.bias is None or (compiled := functions(head.weight.dtype)) is None:
         return None
+    dtype = head.weight.dtype
     weights = [x for layer in (*dense.linear, head) for x in (layer.weight, layer.bias)]
-    if any(x.device.type != "cpu" or x.dtype != head.weight.dtype for x in weights):
+    if any(x.device.type != "cpu" or x.dtype != dtype for x in weights):
         return None
     network = network_of(policy, dense, _MOST_UNITS)
     return None if network is None else NativePolicy(policy, dense, network, compiled)
@@ -66,7 +67,6 @@ class NativePolicy:
             self._kept = norm.center_for(own), norm.scale  # their addresses are used
             network.center, network.scale = (x.data_ptr() for x in self._kept)
             network.limit, self._is_wide = norm.limit, own == torch.float64
-        self._size = network.sizes[0]
 
     def features(self, inputs: Tree) -> Tensor:
         """Return features ``[N, num_outputs]`` of the torso of a policy with a core."""
@@ -167,7 +167,7 @@ def _pack(layers: list[Any], compiled: Functions) -> Tensor:
     packed = torch.empty(sum(sizes), dtype=layers[0].weight.dtype)
     to = packed.data_ptr()
     for layer in layers:
-        weight, bias = (x.detach().contiguous() for x in (layer.weight, layer.bias))
+        weight, bias = layer.weight.contiguous(), layer.bias.contiguous()
         size = layer.in_features, layer.out_features
         num = compiled.pack(weight.data_ptr(), bias.data_ptr(), *size, to)
         to += num * packed.element_size()

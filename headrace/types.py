@@ -265,6 +265,10 @@ class ActorCritic(Protocol):
     def popart(self) -> Any:
         """:class:`~headrace.nn.popart.PopArt` of the values, or None."""
 
+    @property
+    def action_bounds(self) -> Any:
+        """:class:`~headrace.ops.losses.ActionBounds` of the parameters, or None."""
+
     def __call__(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Return distribution parameters ``[T, B, P]``, values ``[T, B]`` and the last core."""
 

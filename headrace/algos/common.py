@@ -12,7 +12,7 @@ from torch import Tensor
 from headrace import schedules
 from headrace.errors import require
 from headrace.ops import losses
-from headrace.ops.losses import LossTerms
+from headrace.ops.losses import ActionBounds, LossTerms
 from headrace.ops.moments import MovingMoments
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, State
 from headrace.validation import ranges
@@ -85,6 +85,9 @@ class Hyperparameters:
     """Weight of the value loss, which is half the squared error."""
     entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Weight of the entropy bonus at the start."""
+    bounds_coef: Annotated[float, ranges.AT_LEAST_0] = 0.01
+    """Weight of the penalty on means of continuous actions beyond 1.1 times the bounds, from where
+    clipped actions don't lead back; 0: none."""
     entropy_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape of entropy_coef: constant, or linear or cosine to 0 at total_steps."""
     fused: bool = True
@@ -221,6 +224,7 @@ class PolicyOutputs(NamedTuple):
     value: Tensor  # [T(+1), B]
     params: Tensor  # [T, B, P]  of the action distribution
     popart: Any  # units of the values, see :func:`units_of`
+    bounds: ActionBounds | None = None  # of Gaussian means among the parameters
 
 
 def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
@@ -228,7 +232,8 @@ def policy_outputs(policy: ActorCritic, batch: Batch) -> PolicyOutputs:
     params, value, _ = policy(batch.obs, batch.first, batch.core)
     params, of = params[: len(batch.valid)], policy.distribution
     log_prob, entropy = of.log_prob(params, batch.action), of.entropy(params)
-    return PolicyOutputs(log_prob, entropy, value, params, units_of(policy, batch))
+    units, bounds = units_of(policy, batch), policy.action_bounds
+    return PolicyOutputs(log_prob, entropy, value, params, units, bounds)
 
 
 def units_of(policy: ActorCritic, batch: Batch) -> Any:
@@ -273,6 +278,8 @@ def total_loss(
 ) -> Loss:
     """``policy + value_coef * value - entropy_coef * entropy`` and the metrics, all sums.
 
+    The loss includes the penalty on means beyond their bounds.
+
     Args:
         policy_loss: 0-d sum.
         target: value targets ``[T, B]``.
@@ -286,6 +293,9 @@ def total_loss(
     loss = policy_loss + hyper.value_coef * value_loss
     if hyper.entropy_coef > 0:
         loss = loss - hyper.entropy_coef * entropy_sum
+    if hyper.bounds_coef > 0 and outputs.bounds is not None:
+        beyond = losses.bounds_loss(outputs.params, outputs.bounds, batch.valid)
+        loss = loss + hyper.bounds_coef * beyond
     with torch.no_grad():
         metrics: Metrics = {
             "policy_loss": policy_loss.detach(),

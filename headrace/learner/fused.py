@@ -23,7 +23,7 @@ from headrace.nn.popart import PopArt
 from headrace.nn.recurrent import Recurrent, UnrolledCore
 from headrace.ops import tree
 from headrace.ops.distributions.scores import has_score, score
-from headrace.ops.losses import derivatives
+from headrace.ops.losses import bounds_slope, derivatives
 from headrace.types import Batch, Loss, Metrics, State, Tree
 
 
@@ -170,6 +170,7 @@ class FusedNetwork:
             passed.value.view(-1, shape[1]),
             passed.params[:num].unflatten(0, shape),
             policy.popart,
+            policy.action_bounds,
         )
         d_log_prob, d_value, metrics = derivatives(
             algorithm.terms(said, batch, state),
@@ -183,8 +184,12 @@ class FusedNetwork:
         )
         coef = algorithm.entropy_coef
         d_entropy = batch.valid.flatten().to(d_value.dtype).mul_(-coef) if coef > 0 else None
-        pulled = scored.pull(d_log_prob, d_entropy)
-        return self._backward(passed, d_value, *pulled), {**metrics}
+        d_outputs, *d_free = scored.pull(d_log_prob, d_entropy)
+        if algorithm.bounds_coef > 0 and said.bounds is not None:
+            slope = bounds_slope(passed.params[:num], said.bounds)
+            slope = torch.where(batch.valid.reshape(-1, 1), slope, 0.0)
+            d_outputs.index_add_(0, said.bounds.places, slope.t(), alpha=algorithm.bounds_coef)
+        return self._backward(passed, d_value, d_outputs, *d_free), {**metrics}
 
     def by_autograd(self, loss: Callable[[Any], Loss], batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the flat gradient ``[P]`` and metrics of any loss.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -66,6 +67,7 @@ class NativeNetwork:
         self._policy, self.flat, self.compiled = policy, flat, compiled
         self._torso = cast(Encoder, policy.torso)
         self._network = network
+        self._bounds = _place_bounds(network, policy, flat.dtype)
         self._free: list[Memory] = []  # memory that isn't in use
 
     def by_hand(
@@ -106,6 +108,7 @@ class NativeNetwork:
             value.view(-1, shape[1]),
             params.view(*shape, -1),
             self._policy.popart,
+            self._policy.action_bounds,
         )
         loss = algorithm.terms(said, batch, state)
         kept += place_terms(memory.terms, loss, batch, algorithm, scale, flat.dtype)
@@ -232,6 +235,18 @@ def _place_parameters(network: Network, policy: Policy, layers: list[DenseLayers
     network.log_std = 0 if free is None else starts[free]
 
 
+def _place_bounds(network: Network, policy: Policy, dtype: torch.dtype) -> list[Tensor]:
+    """Write pointers to the range of each output; returns the tensors, which must be kept."""
+    bounds = policy.action_bounds
+    if bounds is None:
+        return []
+    middle = torch.zeros(network.outputs, dtype=dtype)
+    half = torch.full_like(middle, math.inf)  # no bounds
+    middle[bounds.places], half[bounds.places] = bounds.middle.to(dtype), bounds.half.to(dtype)
+    network.middle, network.half = middle.data_ptr(), half.data_ptr()
+    return [middle, half]
+
+
 def place_terms(
     terms: Terms,
     loss: LossTerms,
@@ -261,7 +276,7 @@ def place_terms(
     terms.value_clip = cast(float, loss.value_clip) if loss.clips_values else -1.0
     terms.epsilon, terms.kl_coef = loss.epsilon, loss.kl_coef
     terms.value_coef, terms.entropy_coef = algorithm.value_coef, algorithm.entropy_coef
-    terms.value_scale = value_scale
+    terms.value_scale, terms.bounds_coef = value_scale, algorithm.bounds_coef
     return kept
 
 

@@ -37,6 +37,7 @@ typedef struct {
     double value_scale, value_mean; /* V = scale * output + mean */
     const void *center, *scale;     /* of the inputs [sizes[0]]; null: inputs are used as they are */
     double limit;                   /* of normalised inputs */
+    const void *middle, *half;      /* of the bounds of outputs; half infinite or null: none */
     Part part[MAX_PARTS];
 } Network;
 
@@ -45,6 +46,7 @@ typedef struct {
     const uint8_t *valid;                                                  /* [n] */
     double clip, epsilon, value_clip; /* a clip below 0: none */
     double kl_coef, value_coef, entropy_coef, value_scale; /* scale 0: values aren't trained */
+    double bounds_coef;
 } Terms;
 
 typedef struct {

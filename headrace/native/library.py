@@ -68,6 +68,8 @@ class Network(ctypes.Structure):
         ("center", ctypes.c_void_p),  # of the inputs; null: they are used as they are
         ("scale", ctypes.c_void_p),
         ("limit", ctypes.c_double),  # of normalised inputs
+        ("middle", ctypes.c_void_p),  # of the bounds of each output; null: none has bounds
+        ("half", ctypes.c_void_p),  # half their distance; infinite: an output without bounds
         ("part", Part * MAX_PARTS),
     )
 
@@ -81,6 +83,7 @@ class Terms(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("clip", "epsilon", "value_clip")),  # -1: no clip
         *((name, ctypes.c_double) for name in ("kl_coef", "value_coef", "entropy_coef")),
         ("value_scale", ctypes.c_double),  # 0: the value head isn't trained
+        ("bounds_coef", ctypes.c_double),  # weight of means beyond the bounds
     )
 
 

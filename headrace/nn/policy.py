@@ -26,8 +26,9 @@ from headrace.nn.recurrent import Recurrent
 from headrace.nn.saving import Saver, saved_by
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
+from headrace.ops.losses import ActionBounds
 from headrace.ops.moments import Moments
-from headrace.spaces.actions import ActionTransform, distribution_for
+from headrace.spaces.actions import ActionTransform, distribution_for, output_bounds
 from headrace.spaces.text import Words, text_paths
 from headrace.spaces.unified_spaces import TASK, Spaces
 from headrace.types import Tree
@@ -94,6 +95,9 @@ class Policy(nn.Module):
             self.popart = TaskPopArt(tasks)
         free = torch.full((self.distribution.num_free,), network.log_std_init)
         self.log_std = nn.Parameter(free) if len(free) else None
+        bounds = output_bounds(action_space, squash, scale) or (None, None, None)
+        for name, values in zip(ActionBounds._fields, bounds, strict=True):
+            self.register_buffer(f"_bounds_{name}", values, persistent=False)
         self._fast_image: FastImage | None = None
         self._native: NativePolicy | None = None
         self.tasks: tuple[str, ...] = ()  # names of its tasks by number, if there are several
@@ -105,6 +109,12 @@ class Policy(nn.Module):
     def initial_core(self, num_envs: int) -> Tree:
         """Return the recurrent state at an episode's start, ``[num_envs, ...]``; () without one."""
         return () if self.core is None else self.core.initial(num_envs)
+
+    @property
+    def action_bounds(self) -> ActionBounds | None:
+        """Return the Gaussian means that have bounds, or None."""
+        bounds = (getattr(self, f"_bounds_{name}") for name in ActionBounds._fields)
+        return None if self._bounds_places is None else ActionBounds(*bounds)
 
     @property
     def precision(self) -> Precision:

@@ -29,6 +29,8 @@ from torch.autograd.function import once_differentiable
 
 from headrace.ops.ratio import exp_ratio
 
+_ROOM = 1.1  # how far a mean may lie from the middle, in halves of the range
+
 _Number = TypeVar("_Number", Tensor, float)
 
 
@@ -49,6 +51,14 @@ class LossTerms(NamedTuple):
     def clips_values(self) -> bool:
         """Return True if the value loss is :func:`clipped_value_loss`."""
         return self.value_clip is not None and self.old_value is not None
+
+
+class ActionBounds(NamedTuple):
+    """The Gaussian means among a policy's outputs whose actions are bounded, and their range."""
+
+    places: Tensor  # [k] int64, positions among the outputs
+    middle: Tensor  # [k]  of the range
+    half: Tensor  # [k]  half the range
 
 
 class LossDerivatives(NamedTuple):
@@ -210,6 +220,33 @@ def _policy_steps(
     if terms.epsilon > 0:
         return _epsilon_policy_gradient(log_prob, terms.advantage, terms.epsilon), {}
     return _policy_gradient(log_prob, terms.advantage), {}
+
+
+def bounds_loss(params: Tensor, bounds: ActionBounds, valid: Tensor) -> Tensor:
+    """``sum max(0, |m| - 1.1)^2`` over bounded means, with ``m = (mean - middle) / half``.
+
+    An action beyond a bound is clipped to it, so that its return says nothing about the mean, which
+    can drift so far that no action differs from the bound.
+
+    Args:
+        params: ``[T, B, P]``, of which ``bounds`` selects means.
+    """
+    means = params[..., bounds.places]
+    with torch.no_grad():
+        steps = _beyond_bounds(means, bounds)
+    return _summed(means, steps, valid.unsqueeze(-1))
+
+
+def _beyond_bounds(means: Tensor, bounds: ActionBounds) -> StepLoss:
+    """Return the loss of means ``[..., k]``, and its derivative."""
+    scaled = (means - bounds.middle) / bounds.half
+    excess = (scaled.abs() - _ROOM).clamp(min=0.0)
+    return StepLoss(excess.square(), 2.0 * excess * scaled.sign() / bounds.half)
+
+
+def bounds_slope(outputs: Tensor, bounds: ActionBounds) -> Tensor:
+    """Return the derivative of :func:`bounds_loss` by bounded means ``[N, k]`` of outputs."""
+    return _beyond_bounds(outputs[:, bounds.places], bounds).slope
 
 
 def value_loss(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:

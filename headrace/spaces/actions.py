@@ -20,6 +20,7 @@ from torch import Tensor
 from headrace.errors import ConfigError
 from headrace.ops import distributions as dist
 from headrace.ops import tree
+from headrace.ops.losses import ActionBounds
 from headrace.spaces.walk import Path, Space, map_space, parts, place
 
 WORKS = (
@@ -105,6 +106,33 @@ class ActionTransform:
         """Return True if any element of a Box is mapped to bounds other than -1 and 1."""
         leaves = tree.leaves(self._leaves)
         return any(isinstance(leaf, _ToBox) and leaf.scale is not None for leaf in leaves)
+
+
+def output_bounds(space: Space, squash: bool, scale: bool) -> ActionBounds | None:
+    """Return the range of the means that :class:`ActionTransform` clips; None if there are none.
+
+    Only means with two finite bounds count.
+    """
+    low, high = _limits(space, squash, scale)
+    index = np.flatnonzero(np.isfinite(low) & np.isfinite(high) & (low < high))
+    middle, half = high[index] / 2 + low[index] / 2, high[index] / 2 - low[index] / 2
+    dtype = torch.get_default_dtype()
+    numbers = torch.tensor(middle, dtype=dtype), torch.tensor(half, dtype=dtype)
+    return ActionBounds(torch.tensor(index), *numbers) if len(index) else None
+
+
+def _limits(space: Space, squash: bool, scale: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of a policy's outputs, ``[num_outputs]`` float64; infinite: none."""
+    inner = parts(space)
+    if inner is not None:
+        each = [_limits(part, squash, scale) for part in inner.values()]
+        lows, highs = zip(*each, strict=True)
+        return np.concatenate(lows), np.concatenate(highs)
+    if isinstance(space, spaces.Box) and not squash:
+        box = _ToBox.of(space, squash, scale)
+        return box.low.astype(np.float64), box.high.astype(np.float64)
+    unbounded = np.full(distribution_for(space, squash).num_outputs, np.inf)
+    return -unbounded, unbounded
 
 
 def to_env(space: Space, action: Any, squash: bool = False, scale: bool = False) -> Any:

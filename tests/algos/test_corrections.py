@@ -28,7 +28,7 @@ class Table(torch.nn.Module):
 
     def __init__(self, logits: Tensor, value: Tensor) -> None:
         super().__init__()
-        self.distribution, self.popart = Categorical(3), None
+        self.distribution, self.popart, self.action_bounds = Categorical(3), None, None
         self.logits, self.value = torch.nn.Parameter(logits), torch.nn.Parameter(value)
 
     def forward(self, obs, first, core):

@@ -22,7 +22,7 @@ class Recurrent(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.distribution, self.popart = Categorical(4), None
+        self.distribution, self.popart, self.action_bounds = Categorical(4), None, None
         self.into = torch.nn.Linear(3, 8, dtype=torch.float64)
         self.heads = torch.nn.Linear(8, 5, dtype=torch.float64)
 

@@ -102,6 +102,7 @@ def random_case(seed: int) -> tuple[Policy, hr.Hyperparameters, Batch]:
     with torch.no_grad():
         for p in policy.parameters():
             p += 0.1 * torch.randn_like(p)
+        policy.policy_head.bias += torch.randn_like(policy.policy_head.bias)  # beyond the bounds
     return policy, random_algorithm(rng), random_batch(policy, rng)
 
 
@@ -301,6 +302,8 @@ MUTANTS = [
     ("        if (!terms->valid[r])\n            continue;\n", ""),
     ("if (k == net->torsos - 1) {", "if (k == 1) {"),
     ("(real)-terms->entropy_coef", "(real)terms->entropy_coef"),
+    ("FABS(m) - (real)1.1", "FABS(m)"),
+    ("m < 0 ? -2 * excess : 2 * excess", "2 * excess"),
     ("value[r] = total * scale + mean;", "value[r] = total;"),
     ("for (; r + 6 <= rows; r += 6)", "for (; r + 6 <= rows; r += 7)"),
     ("for (; r + 2 <= rows; r += 2)", "for (; r + 3 <= rows; r += 3)"),

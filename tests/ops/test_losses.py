@@ -149,6 +149,23 @@ def check_clipped_value(module: ModuleType) -> None:
     check_loss(loss, c, expected, value=slope)
 
 
+def check_bounds(module: ModuleType) -> None:
+    c = case()
+    params = torch.stack([c.value, 3.0 * c.target, 2.0 * c.value], -1)
+    params = params.detach().requires_grad_()
+    index = torch.tensor([2, 1])  # the first output has no bounds
+    middle, half = torch.tensor([0.5, -1.0]).double(), torch.tensor([0.25, 2.0]).double()
+    loss = module.bounds_loss(params, module.ActionBounds(index, middle, half), c.valid)
+    expected, slope = 0.0, torch.zeros_like(params)
+    for t, b in c.valid.nonzero().tolist():
+        for i, center, size in ((2, 0.5, 0.25), (1, -1.0, 2.0)):
+            m = (params[t, b, i].item() - center) / size
+            expected += max(0.0, abs(m) - 1.1) ** 2
+            slope[t, b, i] = 2 * max(0.0, abs(m) - 1.1) * (1 if m > 0 else -1) / size
+    assert_equal(loss.item(), expected)
+    assert_equal(torch.autograd.grad(loss, params)[0], slope.detach())
+
+
 def check_masked_sum(module: ModuleType) -> None:
     c = case()
     s = c.steps()
@@ -193,6 +210,7 @@ CHECKS = (
     check_ppo_clip,
     check_value,
     check_clipped_value,
+    check_bounds,
     check_masked_sum,
     check_approx_kl,
     check_moments,

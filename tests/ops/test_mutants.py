@@ -147,6 +147,15 @@ PPO_CLIP = [
 HALF_SQUARE = [("no 1/2", "0.5 * ", ""), ("negative", "0.5 * ", "-0.5 * ")]
 HALF_SQUARE_SLOPE = [("sign", "* -weight", "* weight"), ("doubled", "-weight", "-2.0 * weight")]
 VALUE = [("absolute error", "error.square()", "error.abs()")]
+BOUNDS = [
+    ("no room", "scaled.abs() - _ROOM", "scaled.abs()"),
+    ("inside as well", ".clamp(min=0.0)", ""),
+    ("absolute excess", "excess.square()", "excess"),
+    ("one side", "scaled.abs()", "scaled"),
+    ("slope of one side", "scaled.sign()", "1.0"),
+    ("slope of scaled means", "scaled.sign() / bounds.half", "scaled.sign()"),
+    ("no middle", "(means - bounds.middle)", "means"),
+]
 CLIPPED_VALUE = [
     ("min in place of max", "torch.maximum", "torch.minimum"),
     ("no clip", " - move.clamp(-clip, clip)", " - move"),
@@ -379,6 +388,7 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
     (losses, "_half_square_slope", on_losses.check_clipped_value, HALF_SQUARE_SLOPE),
     (losses, "value_loss", on_losses.check_value, VALUE),
     (losses, "_clipped_value", on_losses.check_clipped_value, CLIPPED_VALUE),
+    (losses, "_beyond_bounds", on_losses.check_bounds, BOUNDS),
     (losses, "masked_sum", on_losses.check_masked_sum, [("mean", ".sum()", ".mean()")]),
     (losses, "_approx_kl", on_losses.check_approx_kl, APPROX_KL),
     (losses, "value_moments", on_losses.check_moments, MOMENTS),

@@ -28,7 +28,13 @@ from headrace.ops.distributions import (
 )
 from headrace.spaces import actions as action_spaces
 from headrace.spaces import masks
-from headrace.spaces.actions import ActionTransform, distribution_for, mask_is_empty, to_env
+from headrace.spaces.actions import (
+    ActionTransform,
+    distribution_for,
+    mask_is_empty,
+    output_bounds,
+    to_env,
+)
 from headrace.spaces.masks import flatten_mask
 
 Space = gymnasium.Space[Any]
@@ -424,3 +430,25 @@ def test_a_float64_box_contains_what_is_clipped_to_its_bounds(xp, shape):
         received = np.asarray(to_env(space, action))
         assert received.shape == (*leading, *shape)
         assert space.contains(received.reshape(shape))
+
+
+def test_bounds_of_means_are_those_of_finite_boxes():
+    space = spaces.Tuple(
+        (
+            spaces.Discrete(3),
+            spaces.Box(np.float32([-2, 0, -np.inf]), np.float32([4, np.inf, 1])),
+            spaces.MultiBinary(2),
+            spaces.Box(-1, 1, (2,)),
+        )
+    )
+    bounds = output_bounds(space, squash=False, scale=False)
+    assert bounds.places.tolist() == [3, 8, 9]
+    assert bounds.middle.tolist() == [1, 0, 0]
+    assert bounds.half.tolist() == [3, 1, 1]
+    scaled = output_bounds(space, squash=False, scale=True)
+    assert scaled.places.tolist() == [3, 8, 9]
+    assert scaled.middle.tolist() == [0, 0, 0]
+    assert scaled.half.tolist() == [1, 1, 1]
+    assert output_bounds(spaces.Box(-1, 1, (2,)), squash=True, scale=True) is None
+    assert output_bounds(spaces.Discrete(3), squash=False, scale=True) is None
+    assert output_bounds(spaces.Box(0, 0, (1,)), squash=False, scale=False) is None

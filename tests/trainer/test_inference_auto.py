@@ -13,7 +13,7 @@ from headrace.trainer import auto_inference
 from headrace.trainer.auto_inference import InferenceCosts, gain
 from headrace.types import SingleLearner
 
-LARGE = hr.Network((2048, 1024))
+LARGE = hr.Network((2048, 1024), conv="impala_deep")
 CREW = {"num_actors": 8, "envs_per_actor": 1, "fragment_length": 16, "batch_size": 128}
 
 

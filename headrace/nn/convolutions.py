@@ -44,6 +44,8 @@ CONVOLUTIONS = {
     "nature": _Design((_Window(8, 4), _Window(4, 2), _Window(3, 1)), (32, 64, 64), 512),
     # Young and Tian (2019), arXiv 1903.03176, section 3, for 10x10 images.
     "minatar": _Design((_Window(3, 1),), (16,), 128),
+    # For images between those of "minatar" and "nature", where the former's dense layer is large.
+    "small": _Design((_Window(3, 2, 1), _Window(3, 2, 1)), (16, 32), 128),
     # Luo et al. (2020), section 4.3, for 42x42 images. The paper gives the kernels and ReLU, but
     # neither strides, paddings nor channels. With these, sides of 42 become 21, 10, 11 and 1: the
     # last kernel covers the whole image, like a dense layer. A larger image leaves several
@@ -55,6 +57,8 @@ CONVOLUTIONS = {
     ),
 }
 """By name; ReLU after each layer."""
+
+_SMALL_SIDE = 16  # pixels
 
 
 class ImageTorso(nn.Module):
@@ -118,6 +122,14 @@ def min_side(name: str) -> int:
     for kernel, stride, padding in reversed(CONVOLUTIONS[name].windows):
         side = max(1, (side - 1) * stride + kernel - 2 * padding)
     return side
+
+
+def default_convolutions(height: int, width: int) -> str:
+    """Return the name of the default convolutions for images of this size."""
+    if min(height, width) >= min_side("nature"):
+        return "nature"
+    tiny = min(height, width) >= min_side("minatar") and max(height, width) < _SMALL_SIDE
+    return "minatar" if tiny else "small"
 
 
 def _sides(name: str, channels: int, height: int, width: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from headrace.errors import ConfigError, EnvironmentFault
-from headrace.nn.convolutions import ImageTorso, min_side
+from headrace.nn.convolutions import ImageTorso, default_convolutions
 from headrace.nn.exact_modules import is_exactly
 from headrace.nn.image_precision import BFloat16Module, by_patches, memory_format
 from headrace.nn.network import Network
@@ -22,7 +22,6 @@ from headrace.spaces import observations as spaces
 from headrace.spaces.images import channels_first, image_shape, one_hot_channels
 from headrace.types import Tree
 
-_BY_SIZE = ("nature", "minatar", "impala_deep")  # the default is the first that fits
 _SEEN = 32  # largest number of images of a batch used for statistics
 
 
@@ -42,7 +41,7 @@ class Image(nn.Module):
         try:
             channels, *sides = image_shape(space, self._layout)
             if conv == "auto":
-                conv = next(name for name in _BY_SIZE if min(sides) >= min_side(name))
+                conv = default_convolutions(*sides)
             normalizes = network.normalize_images and not symbols
             of_bytes = space.dtype == np.uint8 and not symbols
             scale = 1 / max(1, int(space.high.max())) if of_bytes else 1.0

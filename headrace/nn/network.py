@@ -51,8 +51,10 @@ class Network:
     shared: bool | None = None
     """Share one torso between policy and value. None: only with images, a core or a custom
     torso."""
-    conv: Literal["auto", "nature", "impala_shallow", "impala_deep", "impact", "minatar"] = "auto"
-    """Convolutions for images; auto: nature, or minatar if an image is too small for it."""
+    conv: Literal[
+        "auto", "nature", "impala_shallow", "impala_deep", "impact", "minatar", "small"
+    ] = "auto"
+    """Convolutions for images; auto: nature, for sides below 36 small, and below 16 minatar."""
     image_layout: Layout = "auto"
     """Position of the channels of images; auto: derived from the shape (last, if all sides are
     equal), an error if ambiguous."""

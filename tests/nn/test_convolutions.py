@@ -75,6 +75,8 @@ BY_HAND = [
     # 10 -> 8, the network of MinAtar
     ("minatar", (6, 10, 10), 128, conv(3, 6, 16) + dense(8 * 8 * 16, 128)),
     ("minatar", (3, 7, 5), 128, conv(3, 3, 16) + dense(5 * 3 * 16, 128)),
+    # 28 -> 14 -> 7, 19 -> 10 -> 5
+    ("small", (3, 28, 19), 128, conv(3, 3, 16) + conv(3, 16, 32) + dense(7 * 5 * 32, 128)),
     # 42 -> 21 -> 10 -> 11 -> 1
     (
         "impact",
@@ -91,8 +93,22 @@ BY_HAND = [
     ),
 ]
 IDS = [f"{name}-{'x'.join(map(str, shape))}" for name, shape, *_ in BY_HAND]
-NUM_CONVOLUTIONS = {"impala_shallow": 2, "impala_deep": 15, "nature": 3, "impact": 4, "minatar": 1}
-MIN_SIDE = {"impala_shallow": 20, "impala_deep": 1, "nature": 36, "impact": 40, "minatar": 3}
+NUM_CONVOLUTIONS = {
+    "impala_shallow": 2,
+    "impala_deep": 15,
+    "nature": 3,
+    "impact": 4,
+    "minatar": 1,
+    "small": 2,
+}
+MIN_SIDE = {
+    "impala_shallow": 20,
+    "impala_deep": 1,
+    "nature": 36,
+    "impact": 40,
+    "minatar": 3,
+    "small": 1,
+}
 
 
 @pytest.mark.parametrize(("name", "shape", "num_outputs", "by_hand"), BY_HAND, ids=IDS)
@@ -180,7 +196,7 @@ def test_the_error_names_the_torso_the_image_the_smallest_side_and_what_would_wo
     text = str(raised.value)
     for words in ("'nature'", "channels=4, height=35, width=84", "at least 36"):
         assert words in text
-    assert "impala_shallow, impala_deep, minatar would work" in text
+    assert "impala_shallow, impala_deep, minatar, small would work" in text
     with pytest.raises(ConfigError, match="no other would work"):
         ImageTorso("impala_deep", 4, 0, 84)
     with pytest.raises(ConfigError, match="it has no channel"):
@@ -234,6 +250,7 @@ ORACLES = {
     "impala_deep": by_hand_deep,
     "nature": by_hand_plain([(4, 0), (2, 0), (1, 0)], 1),
     "minatar": by_hand_plain([(1, 0)], 1),
+    "small": by_hand_plain([(2, 1), (2, 1)], 1),
     "impact": by_hand_plain([(2, 1), (2, 1), (1, 2), (1, 0)], 0),
 }
 

@@ -271,11 +271,17 @@ def test_a_grid_is_one_hot_where_it_is_asked_for_and_a_strange_symbol_is_named()
 
 
 @pytest.mark.parametrize(
-    ("side", "conv"), [(2, "impala_deep"), (3, "minatar"), (35, "minatar"), (36, "nature")]
-)
-def test_the_default_convolutions_are_the_smallest_network_for_small_images(side, conv):
-    space = Box(0, 255, (3, side, 40), np.uint8)
-    torsos = [policy_for(space, hr.Network(conv=name)).torso for name in ("auto", conv)]
+    ("height", "width", "conv"),
+    [
+        (36, 40, "nature"), (35, 40, "small"), (15, 16, "small"), (15, 9, "minatar"),
+        (3, 3, "minatar"), (2, 9, "small"), (1, 1, "small"),
+    ],
+)  # fmt: skip
+def test_default_convolutions_are_small_for_small_images(height, width, conv):
+    space = Box(0, 255, (3, height, width), np.uint8)
+    layout = "channels_first"
+    kinds = [hr.Network(conv=name, image_layout=layout) for name in ("auto", conv)]
+    torsos = [policy_for(space, kind).torso for kind in kinds]
     assert str(torsos[0]) == str(torsos[1])
 
 

@@ -144,7 +144,8 @@ class Learner:
         self.own = []
         batches = self.algorithm.batches(self._for_targets, scaled, self.state, self.group)
         at_once = self.group.size == 1 and self._gradients.is_compiled
-        if at_once and self._whole_update and self._whole_update.fits(batches, self.algorithm):
+        whole = self._whole_update if at_once else None
+        if whole is not None and whole.fits(batches, self.algorithm, self.state):
             per_step = self._steps_at_once(cast(Minibatches, batches), learning_rate)
         else:
             per_step = self._steps(iter(batches), learning_rate)

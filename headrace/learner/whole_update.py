@@ -51,6 +51,21 @@ def _owner(kind: type, name: str) -> type:
     return next(base for base in kind.__mro__ if name in vars(base))
 
 
+def _terms(batches: Minibatches, algorithm: Hyperparameters, state: State) -> LossTerms:
+    outputs: Any = None  # which fixed terms ignore
+    return algorithm.terms(outputs, batches.samples, state)
+
+
+def _are_of_samples(loss: LossTerms, batches: Minibatches) -> bool:
+    """Return True if the terms of a minibatch are those of its samples among all terms.
+
+    Metrics of terms are sums over all samples, and weights apply to normalised advantages.
+    """
+    is_normalized = batches.normalize_over is not None
+    advantage = batches.samples.targets["advantage"] if is_normalized else loss.advantage
+    return loss.advantage is advantage and not loss.sums
+
+
 class WholeUpdate:
     """Takes an update's steps with a compiled network; used by one thread.
 
@@ -63,7 +78,7 @@ class WholeUpdate:
         self._memory, self._update = network.memory(), Update()
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
-    def fits(self, batches: Iterable[Batch], algorithm: Hyperparameters) -> bool:
+    def fits(self, batches: Iterable[Batch], algorithm: Hyperparameters, state: State) -> bool:
         """Return True if :meth:`steps` takes the same steps as the learner would one by one."""
         if not isinstance(batches, Minibatches) or tree.leaves(batches.samples.core):
             return False
@@ -73,6 +88,7 @@ class WholeUpdate:
             has_fixed_terms(algorithm)
             and self._optimizer.trains_alone(self._network.flat)
             and len(self._chunks.columns(rows, largest)) == 1
+            and _are_of_samples(_terms(batches, algorithm, state), batches)
         )
 
     def steps(
@@ -84,8 +100,7 @@ class WholeUpdate:
             IndexError: choices are out of range.
         """
         with torch.inference_mode():
-            outputs: Any = None  # which fixed terms ignore
-            loss = algorithm.terms(outputs, batches.samples, state)
+            loss = _terms(batches, algorithm, state)
             sums, gradient, taken = self._take(batches, loss, algorithm, learning_rate)
         self._optimizer.counted(taken)
         if self._update.outside:

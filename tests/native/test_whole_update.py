@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import math
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,43 @@ def test_which_algorithms_have_fixed_terms(algo, is_fixed):
     assert has_fixed_terms(algo) == is_fixed
 
 
+@dataclasses.dataclass(frozen=True)
+class WithMetric(hr.PPO):
+    """Adds a metric to its terms."""
+
+    @property
+    def has_fixed_terms(self) -> bool:
+        return True
+
+    def terms(self, outputs, batch, state):
+        total = batch.targets["advantage"].abs().where(batch.valid, 0.0).sum()
+        return super().terms(outputs, batch, state)._replace(sums={"size": total})
+
+    def after_step(self, policy, state, metrics):
+        return super().after_step(policy, state, metrics)
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [
+        hr.IMPALA(epochs=2, minibatches=3, normalize_advantage=True),
+        hr.APPO(clip_around="learner", normalize_advantage=True),
+        hr.APPO(pg_rho_bar=1.5, normalize_advantage=True),
+        WithMetric(epochs=2, minibatches=3),
+    ],
+)
+def test_weighted_advantages_and_metrics_of_terms_are_those_of_minibatches(algo):
+    for seed in (4, 9):
+        at_once, one_by_one, batch = pair(seed, algo)
+        fresh = partial(copy.copy, batch)
+        metrics, expected = (x.train(fresh, 1e-3) for x in (at_once, one_by_one))
+        assert metrics == pytest.approx(expected, rel=1e-6, abs=1e-6)
+        flat = at_once.optimizer.memory["flat"]
+        assert torch.equal(flat, one_by_one.optimizer.memory["flat"])
+        for one in (at_once, one_by_one):
+            one.close()
+
+
 def test_frozen_parameters_and_large_minibatches_take_single_steps(monkeypatch):
     calls = count_calls(monkeypatch)
     algo = hr.PPO(epochs=1, minibatches=2)
@@ -179,7 +217,9 @@ def test_frozen_parameters_and_large_minibatches_take_single_steps(monkeypatch):
         learner._chunks, "columns", lambda rows, columns: [slice(0, 1), slice(1, 2)]
     )
     assert not learner._whole_update.fits(
-        algo.batches(learner.policy, lambda: batch, learner.state, learner.group), algo
+        algo.batches(learner.policy, lambda: batch, learner.state, learner.group),
+        algo,
+        learner.state,
     )
     assert not calls
     learner.close()

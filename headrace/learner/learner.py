@@ -9,7 +9,6 @@ counts in one vector per optimiser step, and all take the same step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -36,10 +35,10 @@ from headrace.learner.metrics import (
 )
 from headrace.learner.optimizer import Optimizer, flatten_parameters
 from headrace.learner.staleness import LagCounter
+from headrace.learner.value_targets import ValueTargets
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy
-from headrace.nn.task_values import TaskPopArt
-from headrace.ops.moments import Moments, MovingMoments, moments, of_all
+from headrace.ops.moments import Moments, moments, of_all
 from headrace.ops.rewards import transformed
 from headrace.processes import full_float32
 from headrace.schedules import at_start, with_values
@@ -87,8 +86,7 @@ class Learner:
         chunked = ChunkedPolicy(policy, self._chunks)
         self._for_targets: Any = self._gradients.for_targets if whole else chunked
         self.returns = Normalizer(1).to(device) if algorithm.normalize_returns else None
-        self.targets = MovingMoments(0.1)  # of the value targets
-        self._target_sums: list[tuple[float, float, float]] = []  # count, sum, squares of a step
+        self.targets = ValueTargets(policy)
         self.num_steps = 0  # optimiser steps
         self.ages = LagCounter()
         self.own: list[dict[str, float]] = []  # metrics of this learner's data, latest update
@@ -149,7 +147,7 @@ class Learner:
             per_step = self._steps_at_once(cast(Minibatches, batches), learning_rate)
         else:
             per_step = self._steps(iter(batches), learning_rate)
-        self._move_values()
+        self.targets.move()
         check_weights(self.optimizer.memory["flat"], self._where, learning_rate)
         return mean_metrics(per_step)
 
@@ -166,7 +164,7 @@ class Learner:
         return per_step
 
     def _steps_at_once(self, batches: Minibatches, learning_rate: float) -> list[dict[str, float]]:
-        """Take all steps in one call; returns what :meth:`_steps` returns."""
+        """Take all steps in one compiled call, with the results of :meth:`_steps`."""
         assert self._whole_update is not None
         steps = self._whole_update.steps(batches, self.algorithm, self.state, learning_rate)
         per_step: list[dict[str, float]] = []
@@ -186,17 +184,6 @@ class Learner:
         """Describe the next optimiser step, with the update if it is known."""
         version, step = self.ages.version, f"optimiser step {self.num_steps + 1}"
         return step if version is None else f"update {version + 1}, {step}"
-
-    def _move_values(self) -> None:
-        """Update PopArt's statistics with the value targets of an update's steps."""
-        count, total, square = map(sum, zip(*self._target_sums, strict=True))
-        self._target_sums = []
-        if isinstance(self.policy.popart, TaskPopArt):
-            self.policy.popart.shift(self.policy.value_head)
-        elif self.policy.popart is not None and count:
-            self.targets.note(total / count, square / count)
-            moments = self.targets.mean, self.targets.deviation
-            self.policy.popart.move(self.policy.value_head, *moments)
 
     def published(self, version: int) -> None:
         """Record that actors get the current weights as this version."""
@@ -241,16 +228,16 @@ class Learner:
         if self.group.size > 1:
             gradient, values, count = self.allreduce.added_up(gradient, values, count)
             metrics = step_metrics(values, count)
-        norm, longest = self._divided(gradient, count), self.algorithm.max_grad_norm
+        norm, longest = self.optimizer.divide(gradient, count), self.algorithm.max_grad_norm
         if not is_finite(values, norm, longest):
             raise self._unsafe(values, gradient, batch, learning_rate)
-        self._descend(gradient, norm, learning_rate)
+        self.optimizer.clipped_step(gradient, norm, longest, learning_rate)
         return self._noted(metrics, values, count, norm, center)
 
     def _unsafe(
         self, values: dict[str, float], gradient: Tensor, batch: Batch, learning_rate: float
     ) -> NonFinite:
-        """Return the error for a step that is not taken."""
+        """Return the error for an optimiser step that is not taken."""
         quantities = not_finite(values, gradient, self.policy.named_parameters())
         reward = batch.reward if self._reward is None else self._reward
         return non_finite_error(self._where, quantities, self._last_norm, reward, learning_rate)
@@ -263,41 +250,17 @@ class Learner:
         norm: float,
         center: float = 0.0,
     ) -> dict[str, float]:
-        """Count a step that was taken, and return its metrics.
+        """Count a completed optimiser step, and return its metrics.
 
         Args:
             values: sums of metrics over ``count`` valid steps.
-            norm: of the mean gradient.
-            center: what was subtracted from the value targets in these sums.
+            norm: norm of the mean gradient.
+            center: value that was subtracted from the value targets in these sums.
         """
-        if isinstance(self.policy.popart, TaskPopArt):
-            self.policy.popart.note(values)
-        total, square = values["target_sum"], values["target_sq"]
-        square += 2 * center * total + count * center**2
-        self._target_sums.append((count, total + count * center, square))
+        self.targets.note(values, count, center)
         metrics["grad_norm"] = self._last_norm = norm
         self.num_steps += 1
         return of_trained_values(metrics, values)
-
-    def _divided(self, gradient: Tensor, count: int) -> float:
-        """Divide a summed gradient by the number of steps, in place; returns the mean's norm."""
-        if self.optimizer.compiled is not None:
-            return self.optimizer.compiled.divide(
-                gradient.data_ptr(), gradient.numel(), max(count, 1)
-            )
-        with torch.inference_mode():  # as a decorator it takes twice as long
-            gradient /= max(count, 1)
-            norm = float(torch.linalg.vector_norm(gradient))
-            if math.isinf(norm):  # squares overflow in float32
-                norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
-        return norm
-
-    def _descend(self, gradient: Tensor, norm: float, learning_rate: float) -> None:
-        """Step along a gradient of this norm, clipped to ``max_grad_norm``."""
-        if norm > self.algorithm.max_grad_norm:
-            with torch.inference_mode():
-                gradient *= self.algorithm.max_grad_norm / norm
-        self.optimizer.step(gradient, learning_rate)
 
     def gradient(self, batch: Batch) -> tuple[Tensor, Metrics, int]:
         """Return the gradient of the SUMMED loss as a flat vector, sums of metrics, valid steps."""

@@ -83,6 +83,26 @@ class Optimizer:
         for name, value in reversed(self._shared.items()):
             value.copy_(state[name])
 
+    def divide(self, gradient: Tensor, count: int) -> float:
+        """Divide a summed gradient ``[N]`` by ``count`` in place; returns the norm of the mean."""
+        if self.compiled is not None:
+            return self.compiled.divide(gradient.data_ptr(), gradient.numel(), max(count, 1))
+        with torch.inference_mode():  # as a decorator it takes twice as long
+            gradient /= max(count, 1)
+            norm = float(torch.linalg.vector_norm(gradient))
+            if math.isinf(norm):  # squares overflow in float32
+                norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+        return norm
+
+    def clipped_step(
+        self, gradient: Tensor, norm: float, max_norm: float, learning_rate: float
+    ) -> None:
+        """Clip a gradient ``[N]`` of this norm to ``max_norm`` in place, and take a step."""
+        if norm > max_norm:
+            with torch.inference_mode():
+                gradient *= max_norm / norm
+        self.step(gradient, learning_rate)
+
     def _torch_step(self, gradient: Tensor, learning_rate: float) -> None:
         state = self._state
         common: Any = {"lr": learning_rate, "eps": self.eps}

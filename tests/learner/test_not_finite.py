@@ -160,10 +160,10 @@ def test_a_gradient_whose_square_overflows_is_clipped_and_not_lost(tiny):
     with hr.Trainer(tiny(transport="serial"), notify=lambda text: None) as trainer:
         learner = trainer.learner
         gradient = torch.full_like(learner.optimizer.memory["flat"], 1e25)
-        norm = learner._divided(gradient, 1)
+        norm = learner.optimizer.divide(gradient, 1)
         assert norm == pytest.approx(1e25 * math.sqrt(len(gradient)), rel=1e-5)
         before = learner.optimizer.memory["flat"].clone()
-        learner._descend(gradient, norm, 1e-3)
+        learner.optimizer.clipped_step(gradient, norm, learner.algorithm.max_grad_norm, 1e-3)
         assert not torch.equal(before, learner.optimizer.memory["flat"])
 
 

@@ -187,10 +187,10 @@ def test_a_center_of_several_learners_is_nothing_to_a_lone_one():
     learner = Learner(policy, hr.A2C())
     batch = make_batch(columns=6)
     learner.update(lambda: batch, 1e-9)
-    mean = learner.targets.mean
+    mean = learner.targets.moments.mean
     learner.load_state_dict(learner.state_dict() | {"center": 100.0})
     learner.update(lambda: batch, 1e-9)
-    assert abs(learner.targets.mean - mean) < 10
+    assert abs(learner.targets.moments.mean - mean) < 10
     learner.close()
 
 

@@ -9,8 +9,8 @@ program in JAX (same_work_jax.py), it acts with a policy and a value network of 
 64 units, computes GAE, shuffles the samples in each epoch, and takes a clipped step of Adam per
 minibatch. It shares no code with headrace.
 
-Samples are the lanes of vectors: an array x[u][s] holds unit u of BLOCK samples s. So all loops
-over samples vectorise without a word about instructions. */
+Samples are the lanes of vectors: an array x[u][s] holds unit u of BLOCK samples s. All loops
+over samples therefore vectorise without intrinsics. */
 
 #include <math.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""headrace and its peers with the same work: CartPole-v1, per core and on the whole machine.
+"""Compares headrace and its peers on the same work: CartPole-v1, on one core and on all.
 
     pip install -r benchmarks/same_work.txt       # JAX and gymnax
     python benchmarks/throughput.py --studies same_work

@@ -1,7 +1,7 @@
 """PPO as one compiled JAX program, in the manner of PureJaxRL (Lu et al., 2022).
 
-Environments (gymnax's CartPole-v1), acting, GAE and all optimiser steps of several updates are one
-call of compiled code, so that Python takes no part in a step. Written from the recipe, with optax:
+One call of compiled code runs several updates: environments (gymnax's CartPole-v1), acting, GAE and
+all optimiser steps. The recipe is PureJaxRL's, with optax:
 separate networks for policy and value, clipped policy and value, normalised advantages, samples
 shuffled in each epoch, clipped gradient, Adam.
 """

@@ -8,7 +8,7 @@
     if (image.complete && !image.naturalWidth) problems.push(`not loaded: ${image.src}`);
   }
   const levels = [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].map((x) => +x.tagName[1]);
-  if (levels.filter((x) => x === 1).length !== 1 || levels[0] !== 1) problems.push("not one h1");
+  if (levels.filter((x) => x === 1).length !== 1 || levels[0] !== 1) problems.push("the page needs one h1, as its first heading");
   if (levels.some((x, i) => i && x > levels[i - 1] + 1)) problems.push("a heading level is skipped");
 
   const parsed = (text) => {

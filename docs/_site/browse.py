@@ -25,7 +25,7 @@ WIDTHS = 390, 900, 1440
 SCHEMES = "light", "dark"
 _MATERIAL = {"light": "default", "dark": "slate"}
 _HEIGHT = 900
-# Waits until the theme's script has chosen the scheme, and for what it draws then.
+# Waits until the theme's script has chosen the scheme and the page is drawn.
 _WAIT = """new Promise((done) => {
   const until = Date.now() + 1000;
   const isRight = () => document.body.dataset.mdColorScheme === %s;
@@ -43,7 +43,7 @@ _FLAGS = (
 
 
 class Browser:
-    """Drives a page of headless Chromium by the DevTools protocol over a pipe."""
+    """Drives a page of headless Chromium through the DevTools protocol over a pipe."""
 
     def __init__(self, profile: str) -> None:
         name = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -89,7 +89,7 @@ class Browser:
         """Read a message, and keep errors of the console."""
         while b"\0" not in self._rest:
             if not (data := os.read(self._in, 1 << 20)):
-                raise RuntimeError("chromium has ended")
+                raise RuntimeError("chromium has exited")
             self._rest += data
         text, _, self._rest = self._rest.partition(b"\0")
         message = json.loads(text)
@@ -130,7 +130,7 @@ class Browser:
         return self.call("Runtime.evaluate", expression=expression, **how)["result"].get("value")
 
     def save(self, path: Path) -> None:
-        """Save a picture of the window."""
+        """Save a screenshot of the window."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Browser:
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a log."""
+    """Serves files without logging."""
 
     def log_message(self, *args: Any) -> None:
         pass

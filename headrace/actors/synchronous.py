@@ -139,7 +139,7 @@ class SynchronousStepper:
 
 def row_of(rows: Tree, at: Any) -> Tree:
     """Return part ``at`` of each leaf."""
-    if isinstance(rows, np.ndarray):  # the usual case, in half the time
+    if isinstance(rows, np.ndarray):  # the usual case, twice as fast
         return rows[at]
     return tree.map_leaves(lambda x: x[at], rows)
 

@@ -86,8 +86,8 @@ class Hyperparameters:
     entropy_coef: Annotated[float, ranges.AT_LEAST_0] = 0.0
     """Weight of the entropy bonus at the start."""
     bounds_coef: Annotated[float, ranges.AT_LEAST_0] = 0.01
-    """Weight of the penalty on means of continuous actions beyond 1.1 times the bounds, from where
-    clipped actions don't lead back; 0: none."""
+    """Weight of the penalty on means of continuous actions beyond 1.1 times the bounds, because
+    clipped actions alone can't bring them back; 0: no penalty."""
     entropy_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape of entropy_coef: constant, or linear or cosine to 0 at total_steps."""
     fused: bool = True
@@ -187,11 +187,11 @@ class Hyperparameters:
 
     @property
     def has_fixed_terms(self) -> bool:
-        """Return True if minibatches need nothing from the policy that they train.
+        """Return True if the terms of minibatches do not depend on the trained policy.
 
         :meth:`terms` then ignores the outputs, and :meth:`after_step` never stops an update, so
-        that all steps can be taken in one call. It doesn't count for subclasses that change how
-        they train.
+        that all steps can be taken in one call. Subclasses that override how they
+        train are excluded.
         """
         return False
 
@@ -201,7 +201,7 @@ class Hyperparameters:
         return loss_of(self, self.terms(outputs, batch, state), outputs, batch)
 
     def has_whole_loss(self, state: State) -> bool:
-        """Return True if :meth:`terms` are the whole loss; False: autograd needs :meth:`loss`."""
+        """Return True if :meth:`terms` give the whole loss; False: autograd uses :meth:`loss`."""
         return type(self).loss is Hyperparameters.loss
 
     def after_step(self, policy: ActorCritic, state: State, metrics: dict[str, float]) -> bool:

@@ -24,7 +24,7 @@ def new_generator() -> torch.Generator:
 
 @dataclass
 class Minibatches:
-    """Passes over a batch with targets, each in random parts; iterates over the parts.
+    """Iterates over random parts of a batch with targets, in one or more passes.
 
     Attributes:
         batch: the whole batch; each part has its versions.

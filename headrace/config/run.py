@@ -106,8 +106,8 @@ class Config:
     total_steps: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps after which training ends."""
     stop_return: Annotated[float | None, ranges.RETURN] = None
-    """Stop training once the mean return of the last 100 training episodes reaches this, and an
-    evaluation too (without eval_env_kwargs, and unless eval_episodes=0)."""
+    """Stop training once the mean return of the last 100 training episodes reaches this and an
+    evaluation confirms it (not with eval_env_kwargs or eval_episodes=0)."""
     scale_free: bool = True
     """Make training independent of the units of rewards, observations and actions: normalise values
     (PopArt), advantages and Box observations, and scale Box actions to [-1, 1].

@@ -93,7 +93,7 @@ class History:
 
     @property
     def small_images(self) -> list[list[int]]:
-        """Heights and widths of images that are small for their many convolutions."""
+        """Height and width of each image that is too small for its deep network."""
         return self._settings.get("images") or []
 
     @property

@@ -47,7 +47,7 @@ class Evaluations:
         self._evaluator, self._notify, self._interrupted = evaluator, notify, interrupted
         waits = config.deterministic or config.target_return is not None
         self._waits, self._due = waits or evaluator.in_process, False
-        # Other environments, or an Atari game's lives, have other returns.
+        # Other environments, or Atari lives as episodes, have different returns.
         self._confirms = config.eval_episodes > 0 and not config.eval_env_kwargs
         self._next_try = 0.0  # environment steps before which stop_return isn't confirmed again
         self.latest: float | None = None  # mean return
@@ -90,9 +90,9 @@ class Evaluations:
     def confirm_stop(self, policy: AnyPolicy, progress: Progress, log: RunLog | None) -> bool:
         """Return True if an evaluation reaches ``stop_return``, as training returns have.
 
-        The run waits for it, in the mode of the final evaluation. After a lower return it isn't
-        asked again before a tenth more steps. Without evaluations, or if this one fails, training
-        returns are enough.
+        Training waits for the evaluation, which uses the mode of the final one. After a lower
+        return, the next one starts after at least a tenth more steps. Without evaluations, or if
+        this one fails, training returns are enough.
 
         Args:
             log: log files on rank 0; None elsewhere. All ranks call this together.
@@ -145,8 +145,8 @@ class Evaluations:
 def _unconfirmed(target: float, mean: float, deterministic: bool) -> str:
     """Describe an evaluation below ``stop_return``."""
     line = (
-        f"training continues: its returns reached stop_return={target:g}, but an evaluation has "
-        f"{mean:.1f}"
+        f"training continues: training returns reached stop_return={target:g}, but an "
+        f"evaluation returned {mean:.1f}"
     )
     sampled = setting("eval_deterministic", "False")
     return f"{line} with the most likely actions ({sampled} samples)" if deterministic else line

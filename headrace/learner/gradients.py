@@ -63,7 +63,7 @@ class Gradients:
         return NativeOutputs(self._policy, native, lambda: self._fuses)
 
     def whole_update(self, optimizer: Optimizer, chunks: Chunks) -> WholeUpdate | None:
-        """Return what takes all steps of an update in one call, if the network is compiled."""
+        """Return the whole-update path, or None if the network is not compiled."""
         native = None if self._network is None else self._network.native
         return None if native is None else WholeUpdate(native, optimizer, chunks)
 

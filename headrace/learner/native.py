@@ -1,6 +1,6 @@
 """Computes gradients of the built-in dense networks with compiled functions.
 
-One call does what takes torch some 200 small operations. The results are those of
+One call replaces about 200 small torch operations. The results are those of
 :class:`~headrace.learner.fused.FusedNetwork`, to rounding; ``headrace/native`` has the
 formulas, and ``ops/losses.py`` defines the losses.
 """

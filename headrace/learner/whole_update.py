@@ -25,11 +25,11 @@ from headrace.ops import tree
 from headrace.ops.losses import LossTerms
 from headrace.types import Batch, State
 
-_STEERS = ("batches", "terms", "loss", "after_step")  # what steps depend on
+_STEERS = ("batches", "terms", "loss", "after_step")  # methods that determine an update
 
 
 class Steps(NamedTuple):
-    """The steps that were taken, and one more if it wasn't safe."""
+    """Results of the completed steps, and of one more if it was rejected as not finite."""
 
     taken: int
     sums: list[dict[str, float]]  # over valid steps
@@ -39,7 +39,7 @@ class Steps(NamedTuple):
 
 
 def has_fixed_terms(algorithm: Hyperparameters) -> bool:
-    """Return ``algorithm.has_fixed_terms``, unless a subclass changed what it is about."""
+    """Return ``algorithm.has_fixed_terms``, or False if a subclass overrides how it trains."""
     kind = type(algorithm)
     declares = _owner(kind, "has_fixed_terms")
     return algorithm.has_fixed_terms and all(
@@ -52,7 +52,7 @@ def _owner(kind: type, name: str) -> type:
 
 
 def _terms(batches: Minibatches, algorithm: Hyperparameters, state: State) -> LossTerms:
-    outputs: Any = None  # which fixed terms ignore
+    outputs: Any = None  # fixed terms ignore it
     return algorithm.terms(outputs, batches.samples, state)
 
 
@@ -94,7 +94,7 @@ class WholeUpdate:
     def steps(
         self, batches: Minibatches, algorithm: Hyperparameters, state: State, learning_rate: float
     ) -> Steps:
-        """Take the steps until one isn't safe.
+        """Take the optimiser steps, and stop before one that is not finite.
 
         Raises:
             IndexError: choices are out of range.

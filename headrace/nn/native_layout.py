@@ -22,7 +22,7 @@ from headrace.ops.distributions.discrete import Categorical, MultiCategorical
 from headrace.ops.distributions.gaussian import DiagGaussian
 from headrace.ops.distributions.scores import has_score
 
-MOST_UNITS = 256  # units of a layer from which torch's products for gradients are as fast
+MOST_UNITS = 256  # units of a layer from which torch computes gradients as fast
 
 
 def network_of(policy: Any, dense: DenseLayers, most: int = MOST_UNITS) -> Network | None:
@@ -96,5 +96,5 @@ def _actions(distribution: Any, action: Any, dtype: torch.dtype) -> Iterator[tup
 
 
 def as_dense(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a contiguous tensor; asking first is quicker than converting to what it is."""
+    """Return a contiguous tensor of this dtype; the check is faster than a no-op conversion."""
     return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()

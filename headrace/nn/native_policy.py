@@ -1,6 +1,6 @@
 """Acts with compiled functions while the weights of a policy of dense layers are constant.
 
-One call does what takes torch some ten small operations, and a second for the actions.
+One call replaces about ten small torch operations. In rollouts, it also samples the actions.
 ``headrace/native/act.inc`` has the formulas. Results are those of the modules, to rounding.
 """
 
@@ -43,7 +43,7 @@ def native_policy(policy: Any) -> NativePolicy | None:
 class NativePolicy:
     """Computes a policy's parameters and actions; safe to use from several threads.
 
-    Weights are copied when it is made. Made by :func:`native_policy`.
+    Weights are copied at construction. :func:`native_policy` creates it.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class NativePolicy:
         self._dtype, norm = policy.policy_head.weight.dtype, policy.torso.normalizer
         self._path, self._is_wide = policy.torso.only_row, False
         layers = [*dense.linear, policy.policy_head]
-        if policy.core is not None:  # which is between torso and head
+        if policy.core is not None:  # it lies between torso and head
             del layers[-1]
             network.outputs = network.parts = 0
         self._packed = _pack(layers, compiled)
@@ -134,7 +134,7 @@ class NativePolicy:
         return results
 
     def _row(self, inputs: Tree) -> Tensor | None:
-        """Return the only numbers of the inputs as they are stored; None if there are others."""
+        """Return the input array if it is the only one and needs no conversion, else None."""
         if self._path is None:
             return None
         x = spaces.at(self._torso.observation(inputs), self._path)
@@ -157,11 +157,11 @@ class NativePolicy:
 
 def _check_memory(succeeded: int) -> None:
     if not succeeded:
-        raise MemoryError("there is no memory for the activations of a few rows")
+        raise MemoryError("not enough memory for the activations of a forward pass")
 
 
 def _pack(layers: list[Any], compiled: Functions) -> Tensor:
-    """Return the layers in the form of the compiled function, one after another."""
+    """Pack the layers one after another, in the layout of the compiled functions."""
     widths = [-(-layer.out_features // PAD) * PAD for layer in layers]
     sizes = [(layer.in_features + 1) * width for layer, width in zip(layers, widths, strict=True)]
     packed = torch.empty(sum(sizes), dtype=layers[0].weight.dtype)

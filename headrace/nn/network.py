@@ -56,8 +56,8 @@ class Network:
     ] = "auto"
     """Convolutions for images; auto: nature, for sides below 36 small, and below 16 minatar."""
     image_layout: Layout = "auto"
-    """Position of the channels of images; auto: derived from the shape (last, if all sides are
-    equal), an error if ambiguous."""
+    """Position of the channels of images; auto: derived from the shape (last if all sides are
+    equal); an ambiguous shape raises an error."""
     one_hot: tuple[str, ...] | None = None
     """Parts of a Dict observation that are grids of symbols instead of images ("obs": an
     observation without parts). Convolutions get one channel per symbol. None: images with few

@@ -29,7 +29,7 @@ from torch.autograd.function import once_differentiable
 
 from headrace.ops.ratio import exp_ratio
 
-_ROOM = 1.1  # how far a mean may lie from the middle, in halves of the range
+_ROOM = 1.1  # distance of a mean from the middle without a penalty, in half-ranges
 
 _Number = TypeVar("_Number", Tensor, float)
 
@@ -223,10 +223,11 @@ def _policy_steps(
 
 
 def bounds_loss(params: Tensor, bounds: ActionBounds, valid: Tensor) -> Tensor:
-    """``sum max(0, |m| - 1.1)^2`` over bounded means, with ``m = (mean - middle) / half``.
+    """Penalise means beyond their bounds, summed over valid steps.
 
-    An action beyond a bound is clipped to it, so that its return says nothing about the mean, which
-    can drift so far that no action differs from the bound.
+    The penalty is ``max(0, |m| - 1.1)^2`` with ``m = (mean - middle) / half``. Actions are clipped
+    to the bounds, so returns don't depend on how far the mean is beyond one. Without the penalty,
+    it can drift until all sampled actions are clipped.
 
     Args:
         params: ``[T, B, P]``, of which ``bounds`` selects means.

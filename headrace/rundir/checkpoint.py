@@ -185,7 +185,7 @@ def find(path: str | Path, which: str = "latest") -> Path:
 
 
 def _first_checkpoint(run_dir: Path) -> str:
-    """Say when a run without a checkpoint saves one, as a part of a message."""
+    """Describe when a run saves its first checkpoint, as part of a message."""
     try:
         config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["config"]
         interval = f"{int(config['checkpoint_interval']):,} steps (checkpoint_interval)"

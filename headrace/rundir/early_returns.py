@@ -39,7 +39,7 @@ class _Span(NamedTuple):
     seconds: tuple[float, float]
 
     def end_of(self, part: int, parts: int) -> tuple[int, float]:
-        """Return the environment steps and the seconds at the end of a part, from 1."""
+        """Return the environment steps and the seconds at the end of a part, counted from 1."""
         (steps, more_steps), (seconds, more_seconds) = self.env_steps, self.seconds
         env_steps = steps + (more_steps - steps) * part // parts
         return env_steps, seconds + (more_seconds - seconds) * part / parts

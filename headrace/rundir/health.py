@@ -57,7 +57,7 @@ def with_episode_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
 def small_images(settings: Mapping[str, Any], space: gymnasium.Space) -> list[list[int]]:
     """Return height and width of each image that is small for the convolutions of the run.
 
-    They are empty if the run uses another network than IMPALA's 15 convolutions.
+    The list is empty unless the run uses IMPALA's 15 convolutions (``impala_deep``).
     """
     older = settings.get("clip_symbols") is None  # conv="auto" was impala_deep for small images
     deep = settings.get("conv") == "impala_deep" or (settings.get("conv") == "auto" and older)

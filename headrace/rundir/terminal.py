@@ -259,7 +259,7 @@ def _advice(line: str) -> str:
 
 
 def _other_mode(played: dict[str, Any]) -> dict[str, str]:
-    """Format the evaluation whose actions are chosen in the other way."""
+    """Format the final evaluation in the other mode of actions."""
     other = played.get("other_mode")
     if other is None:
         return {}

@@ -56,8 +56,8 @@ def _recognised(config: Config, probe: Probe, notify: Callable[[str], None]) -> 
     count = network.num_symbols or max(grids.values())
     names, refused = " and ".join(map(repr, grids)), setting("one_hot", "'none'")
     notify(
-        f"auto: {names} one-hot as grids of {count} symbols, because all values are small "
-        f"({refused} encodes images)"
+        f"auto: one-hot encoding of {names} with {count} symbols, because all values are small "
+        f"({refused} keeps images)"
     )
     clips = network.clip_symbols is not False
     return {"one_hot": tuple(grids), "num_symbols": count, "clip_symbols": clips}

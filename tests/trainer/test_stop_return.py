@@ -46,7 +46,7 @@ CONTINUED = [{}, {"num_learners": 2, "transport": "shm"}]
 def test_a_run_continues_where_the_reported_actions_are_worse(tmp_path, capsys, given):
     summary = trained(tmp_path / "run", **HALF, **given)
     assert summary["env_steps"] >= TOTAL
-    line = "reached stop_return=4, but an evaluation has 1.0 with the most likely actions"
+    line = "reached stop_return=4, but an evaluation returned 1.0 with the most likely actions"
     assert capsys.readouterr().out.count(line) == 1
     steps = [row["env_steps"] for row in read_jsonl(tmp_path / "run/evaluations.jsonl")]
     assert len(steps) > 2

@@ -17,17 +17,17 @@ from headrace.errors import ConfigError
 
 Layout: TypeAlias = Literal["auto", "channels_first", "channels_last"]
 
-_MIN_SIDE = 8  # of an image that isn't of bytes
-_FEW = 4  # channels, at most, of a usual picture
-_FAR = 4  # times as long as there are channels is a side for sure
+_MIN_SIDE = 8  # of an image that isn't uint8
+_FEW = 4  # most channels of a usual image
+_FAR = 4  # a dimension this many times longer than the other is a side
 _MOST_SYMBOLS = 2**12
 
 
 def is_image(space: gymnasium.Space) -> bool:
     """Return whether an observation is an image, which is processed by convolutions.
 
-    A uint8 Box of two dimensions or more is, and any Box of three or more both of whose sides are
-    at least 8.
+    A uint8 Box with two or more dimensions is an image. So is any other Box with three or more
+    dimensions, if height and width are at least 8.
     """
     if not isinstance(space, Box) or len(space.shape) < 2:
         return False
@@ -48,8 +48,8 @@ def layout_of(space: Box) -> Layout | None:
 
     The other two of the last three dimensions are height and width. They are recognised by being
     equal, or by the number of channels, which is at most four or far less than the width.
-    Three equal dimensions end with the channels, as images of Gymnasium do. Dimensions before these
-    three are stacked frames, also fewer than the width.
+    If all three are equal, channels come last, as in Gymnasium. Dimensions before these three
+    are stacked frames; there must be fewer of them than the longer side.
     """
     if len(space.shape) == 2:
         return "channels_first"  # it has none

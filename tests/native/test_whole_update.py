@@ -1,4 +1,4 @@
-"""Whole updates in one call take the steps that the learner takes one by one, bit for bit."""
+"""Whole updates in one call give the same weights as single steps, bit for bit."""
 
 from __future__ import annotations
 

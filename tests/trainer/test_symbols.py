@@ -1,4 +1,4 @@
-"""Grids of symbols are recognised when a run starts, and stay as they are."""
+"""Grids of symbols are recognised at the start of a run, and their settings are kept."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Changing(gymnasium.Env):
-    """Rewards each action that differs from the previous one: random ones mostly, a constant never.
+    """Rewards actions that differ from the previous one, so a constant action gets no reward.
 
     Args:
         length: steps of an episode, and its best return.

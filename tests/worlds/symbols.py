@@ -1,4 +1,4 @@
-"""A grid of symbols in which the action is the kind of an object."""
+"""A grid of symbols that rewards naming the kind of an object."""
 
 from __future__ import annotations
 

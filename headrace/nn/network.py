@@ -109,7 +109,8 @@ class Network:
     that returns one for an observation space. It maps observations [N, …] to features [N, F]."""
 
     def __post_init__(self) -> None:
-        if self.one_hot is not None and tuple(self.one_hot) == ("none",):
+        named = isinstance(self.one_hot, str | tuple | list)
+        if named and self.one_hot in ("none", ("none",), ["none"]):
             object.__setattr__(self, "one_hot", ())
         check_fields(self)
         if self.core is not None and self.shared is False:

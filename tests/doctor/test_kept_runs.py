@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from headrace.rundir.curves import read_run
 from headrace.rundir.health import findings, small_images
 
-RUNS = Path(__file__).parent / "runs"
+RUNS = Path(__file__).parent / "kept"
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,12 @@ def test_resumed_and_derived_runs_keep_their_symbols(tmp_path, capsys):
     [
         ({"one_hot": ()}, {}, []),
         ({"one_hot": ("none",)}, {}, []),
+        ({"one_hot": "none"}, {}, []),
         ({}, {"high": 9}, ["obs"]),
         ({"one_hot": ("obs",), "num_symbols": 8}, {}, ["obs"]),
         ({"torso": lambda space: Features()}, {}, []),
     ],
-    ids=["images", "no part", "bounds", "named", "own torso"],
+    ids=["images", "no part", "none", "bounds", "named", "own torso"],
 )
 def test_settings_and_bounds_decide_first(tmp_path, network, kwargs, one_hot):
     train(tmp_path / "run", 128, network=hr.Network(**network), env_kwargs=kwargs)

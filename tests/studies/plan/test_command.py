@@ -238,10 +238,12 @@ def test_environments_in_threads_are_measured_at_their_own_pace(monkeypatch):
     monkeypatch.setattr(AsynchronousStepper, "run", spy)
     settings = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8}
     settings |= {"env_kwargs": {"step_seconds": 0.001}}
-    costs = measure(hr.Config(SlowEnv, hr.APPO(), engine="threads", **settings), 0.4)
-    assert costs.engine == "threads"
+    config = hr.Config(SlowEnv, hr.APPO(), engine="threads", **settings)
+    each = [measure(config, 0.3) for _ in range(3)]
+    assert {costs.engine for costs in each} == {"threads"}
     assert max(rounds) == 8  # whole rollouts, whose steps are counted once
-    assert costs.acting_s > 6 * 0.001  # 8 steps; counted twice they would be 4
+    # 8 steps; counted twice they would be 4. Other programs make single measurements shorter.
+    assert max(costs.acting_s for costs in each) > 6 * 0.001
 
 
 def test_the_network_is_shared_by_all_learners(monkeypatch):

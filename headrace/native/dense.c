@@ -52,8 +52,7 @@ typedef struct {
 typedef struct {
     const void *packed, *log_std;  /* layers packed one after another; [net->free_params] */
     int64_t is_double, is_wide;    /* types of observations, and of net->center */
-    const uint8_t *mask;           /* [steps, masks], or null */
-    int64_t masks;
+    const uint8_t *mask;           /* [steps, num_mask], or null */
     const float *noise;            /* [steps, net->outputs], or null: no actions are chosen */
     void *params, *log_prob;       /* [steps, net->outputs + net->free_params], or null; [steps] */
 } Acting;

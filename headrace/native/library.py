@@ -95,8 +95,7 @@ class Acting(ctypes.Structure):
         ("log_std", ctypes.c_void_p),
         ("is_double", ctypes.c_int64),  # observations are float64, otherwise float32
         ("is_wide", ctypes.c_int64),  # the center is float64
-        ("mask", ctypes.c_void_p),  # [steps, masks], or null
-        ("masks", ctypes.c_int64),
+        ("mask", ctypes.c_void_p),  # [steps, num_mask], or null
         ("noise", ctypes.c_void_p),  # [steps, outputs]; null: no actions are chosen
         ("params", ctypes.c_void_p),  # [steps, outputs + free_params], or null
         ("log_prob", ctypes.c_void_p),  # [steps]

@@ -59,7 +59,6 @@ class NativePolicy:
         self._packed = _pack(layers, compiled)
         free = self._packed if policy.log_std is None else policy.log_std.detach()
         self._free = free.contiguous()  # its address is used
-        self._masks = policy.distribution.num_mask
         self._knows_distribution = network.parts > 0
         self._network, self._normalized = network, Network.from_buffer_copy(network)
         if norm is not None:
@@ -151,7 +150,7 @@ class NativePolicy:
         is_double = (self._dtype if x is None else x.dtype) == torch.float64
         acting = Acting(self._packed.data_ptr(), self._free.data_ptr(), is_double, self._is_wide)
         if mask is not None:
-            acting.mask, acting.masks = mask.data_ptr(), self._masks
+            acting.mask = mask.data_ptr()
         return acting
 
 

@@ -105,7 +105,6 @@ class APPO(common.Hyperparameters):
         """Return the clipped surrogate, with the batch's targets or those of this forward pass."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
-        if "weight" in targets:
-            advantage = targets["weight"] * advantage
-        old = targets.get("log_prob")
-        return LossTerms(advantage, targets["vs"], self.clip, old_log_prob=old, sums=sums)
+        old, weight = targets.get("log_prob"), targets.get("weight")
+        of = advantage, targets["vs"], self.clip
+        return LossTerms(*of, old_log_prob=old, weight=weight, sums=sums)

@@ -130,10 +130,8 @@ class IMPALA(common.Hyperparameters):
         """Return the terms of ``-rho log pi (r + gamma v' - V)`` (section 4.2)."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
-        if "weight" in targets:
-            advantage = targets["weight"] * advantage
-        epsilon = _EPSILON if self.correction == "epsilon" else 0.0
-        return LossTerms(advantage, targets["vs"], epsilon=epsilon, sums=sums)
+        epsilon, weight = _EPSILON if self.correction == "epsilon" else 0.0, targets.get("weight")
+        return LossTerms(advantage, targets["vs"], epsilon=epsilon, weight=weight, sums=sums)
 
     @property
     def has_fixed_terms(self) -> bool:

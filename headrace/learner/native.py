@@ -262,6 +262,7 @@ def place_terms(
         "behaviour": batch.log_prob,
         "old_log_prob": loss.old_log_prob,
         "old_value": loss.old_value,
+        "weight": loss.weight,
     }
     kept = [batch.valid.contiguous()]
     terms.valid = kept[0].data_ptr()

@@ -59,7 +59,7 @@ def _terms(batches: Minibatches, algorithm: Hyperparameters, state: State) -> Lo
 def _are_of_samples(loss: LossTerms, batches: Minibatches) -> bool:
     """Return True if the terms of a minibatch are those of its samples among all terms.
 
-    Metrics of terms are sums over all samples, and weights apply to normalised advantages.
+    Metrics of terms are sums over all samples.
     """
     is_normalized = batches.normalize_over is not None
     advantage = batches.samples.targets["advantage"] if is_normalized else loss.advantage

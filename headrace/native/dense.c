@@ -14,6 +14,7 @@ their use, and ops/losses.py for the formulas of the losses. */
 #define PAD 16
 #define ROWS 48 /* observations on which a network acts at a time */
 #define LOG_2PI 1.8378770664093453
+#define NUM_DATA 6 /* arrays of numbers in Terms */
 #define LONGEST_STEP 1e19 /* as in learner/finite_checks.py */
 #define ACTION_BYTES(part) \
     (int64_t)((part).kind == CATEGORICAL ? sizeof(int64_t) : (part).size * sizeof(real))
@@ -42,8 +43,8 @@ typedef struct {
 } Network;
 
 typedef struct {
-    const void *advantage, *target, *behaviour, *old_log_prob, *old_value; /* [n], or null */
-    const uint8_t *valid;                                                  /* [n] */
+    const void *advantage, *target, *behaviour, *old_log_prob, *old_value, *weight; /* [n], null */
+    const uint8_t *valid;                                                           /* [n] */
     double clip, epsilon, value_clip; /* a clip below 0: none */
     double kl_coef, value_coef, entropy_coef, value_scale; /* scale 0: values aren't trained */
     double bounds_coef;
@@ -112,8 +113,8 @@ int64_t workspace(const Network *net, int64_t n)
 /* Bytes of memory for an update whose elements have size bytes. */
 int64_t update_bytes(const Network *net, int64_t most, int64_t size)
 {
-    int64_t elements = most * (net->sizes[0] + 2 * net->outputs + 8) + workspace(net, most);
-    int64_t bytes = most * (1 + net->num_mask), blocks = 13 + net->parts;
+    int64_t elements = most * (net->sizes[0] + 2 * net->outputs + 9) + workspace(net, most);
+    int64_t bytes = most * (1 + net->num_mask), blocks = 14 + net->parts;
     for (int64_t p = 0; p < net->parts; p++)
         bytes += most * (net->part[p].kind == CATEGORICAL ? 8 : net->part[p].size * size);
     return elements * size + bytes + blocks * 64;

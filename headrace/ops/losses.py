@@ -37,7 +37,7 @@ _Number = TypeVar("_Number", Tensor, float)
 class LossTerms(NamedTuple):
     """The data and thresholds of a loss; tensors are ``[T, B]`` and get no gradient."""
 
-    advantage: Tensor  # including all weights and scales
+    advantage: Tensor
     target: Tensor  # value targets
     clip: float | None = None  # clip of the ratio pi/old (ppo_clip_loss); None: -A log pi
     old_log_prob: Tensor | None = None  # denominator of the clipped ratio; None: behaviour policy
@@ -45,7 +45,13 @@ class LossTerms(NamedTuple):
     old_value: Tensor | None = None  # with value_clip: clipped_value_loss
     value_clip: float | None = None  # in the units of the value head; unused without old_value
     kl_coef: float = 0.0  # weight of the penalty KL(behaviour || pi)
+    weight: Tensor | None = None  # importance weights of the policy loss
     sums: Mapping[str, Tensor] = MappingProxyType({})  # further metrics
+
+    @property
+    def weighted_advantage(self) -> Tensor:
+        """Return the factor of the policy loss, ``[T, B]``."""
+        return self.advantage if self.weight is None else self.weight * self.advantage
 
     @property
     def clips_values(self) -> bool:
@@ -212,14 +218,15 @@ def _policy_steps(
     terms: LossTerms, log_prob: Tensor, log_ratio: Tensor
 ) -> tuple[StepLoss, dict[str, Tensor]]:
     """Return the policy loss with its derivative by log pi, and further metrics."""
+    advantage = terms.weighted_advantage
     if terms.clip is not None:
         if terms.old_log_prob is not None:
             log_ratio = log_prob - terms.old_log_prob
-        steps, clipped = _ppo_clip(log_ratio, terms.advantage, terms.clip)
+        steps, clipped = _ppo_clip(log_ratio, advantage, terms.clip)
         return steps, {"clipfrac": clipped}
     if terms.epsilon > 0:
-        return _epsilon_policy_gradient(log_prob, terms.advantage, terms.epsilon), {}
-    return _policy_gradient(log_prob, terms.advantage), {}
+        return _epsilon_policy_gradient(log_prob, advantage, terms.epsilon), {}
+    return _policy_gradient(log_prob, advantage), {}
 
 
 def bounds_loss(params: Tensor, bounds: ActionBounds, valid: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def test_a_custom_loss_gets_the_parameters_of_the_distribution(space):
 
 
 @pytest.mark.parametrize("shape", [(), (COLUMNS,), (ROWS, 1), (ROWS + 1, COLUMNS)])
-@pytest.mark.parametrize("name", ["advantage", "target", "old_log_prob", "old_value"])
+@pytest.mark.parametrize("name", ["advantage", "target", "old_log_prob", "old_value", "weight"])
 def test_terms_of_another_shape_are_an_error_as_with_autograd(name, shape):
     learner, batch = learner_of(Discrete(3))
     learner.state["changes"] = {name: torch.zeros(shape), "clip": 0.2, "value_clip": 0.2}

@@ -186,15 +186,16 @@ class WithMetric(hr.PPO):
 
 
 @pytest.mark.parametrize(
-    "algo",
+    ("algo", "is_whole"),
     [
-        hr.IMPALA(epochs=2, minibatches=3, normalize_advantage=True),
-        hr.APPO(clip_around="learner", normalize_advantage=True),
-        hr.APPO(pg_rho_bar=1.5, normalize_advantage=True),
-        WithMetric(epochs=2, minibatches=3),
+        (hr.IMPALA(epochs=2, minibatches=3, normalize_advantage=True), True),
+        (hr.APPO(clip_around="learner", normalize_advantage=True), True),
+        (hr.APPO(pg_rho_bar=1.5, normalize_advantage=True), True),
+        (WithMetric(epochs=2, minibatches=3), False),
     ],
 )
-def test_weighted_advantages_and_metrics_of_terms_are_those_of_minibatches(algo):
+def test_weights_and_metrics_of_terms_are_those_of_minibatches(algo, is_whole, monkeypatch):
+    calls = count_calls(monkeypatch)
     for seed in (4, 9):
         at_once, one_by_one, batch = pair(seed, algo)
         fresh = partial(copy.copy, batch)
@@ -204,6 +205,7 @@ def test_weighted_advantages_and_metrics_of_terms_are_those_of_minibatches(algo)
         assert torch.equal(flat, one_by_one.optimizer.memory["flat"])
         for one in (at_once, one_by_one):
             one.close()
+    assert len(calls) == 2 * is_whole
 
 
 def test_frozen_parameters_and_large_minibatches_take_single_steps(monkeypatch):

@@ -34,7 +34,8 @@ _GROUPS = {
     "network": ("The policy.", ""),
     "evaluation": (
         "Evaluations, checkpoints and logs.",
-        "eval_episodes eval_interval eval_env_kwargs eval_envs eval_deterministic target_return "
+        "eval_episodes eval_interval eval_env_kwargs eval_envs eval_deterministic eval_max_steps "
+        "eval_timeout_s target_return "
         "info_metrics checkpoint_interval keep_checkpoints log_interval_s log_iterations",
     ),
     "sizes": (

@@ -23,6 +23,8 @@ def evaluate(
     which: str = "latest",
     json: bool = False,
     video: str | None = None,
+    max_steps: int | None = None,
+    timeout_s: float | None = None,
     trust: bool = False,
 ) -> None:
     """Play episodes with the policy of a run, using its evaluation settings.
@@ -35,9 +37,14 @@ def evaluate(
         json: print one line of JSON.
         video: folder for a video of one episode, episode.mp4. Each of several tasks gets its own
             subfolder.
+        max_steps: steps of an episode after which it counts as unfinished; None: as in the run's
+            evaluations.
+        timeout_s: seconds after which running episodes count as unfinished; None: as in the run's
+            evaluations.
         trust: import code named by the run that you haven't named on this machine.
     """
     from headrace import evaluation
+    from headrace.actors.episodes import limits_of
     from headrace.api import load
     from headrace.cli.import_path import import_from_here_if_named
     from headrace.envs.changes import EnvChange
@@ -53,6 +60,7 @@ def evaluate(
     import_from_here_if_named(config)
     env = resolve_imports.environment(folder, values, trust)
     policy = load(run_dir, which, trust=trust)
+    limits = limits_of(config, max_steps, timeout_s)
     films = {} if video is None else {"": env}
     kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
     deterministic = config.get("eval_deterministic", True)
@@ -70,12 +78,14 @@ def evaluate(
         deterministic=deterministic,
         info_metrics=config.get("info_metrics"),
         env_changes=[change for change in made if change.evaluation],
+        max_steps=limits.max_steps,
+        timeout_s=limits.timeout_s,
     )
     if json:
         print(result.to_json())
     else:
         print("\n".join(_lines_of(result)))
-    how = seed, kwargs, config["engine"], deterministic
+    how = seed, kwargs, config["engine"], deterministic, limits
     for name, one in films.items():
         try:
             path = record_video(policy, one, Path(str(video), name.replace("/", "-")), *how)
@@ -93,9 +103,10 @@ def _lines_of(result: Evaluation) -> Iterator[str]:
     each, *others = {one.episodes for one in parts.values()} or {result.episodes}
     kind = "tasks" if result.tasks else "agents"
     count = result.episodes if others else each
+    cut = f", {result.unfinished} of which did not end" if result.unfinished else ""
     of = f" of {'' if others else 'each of '}{len(parts)} {kind}" if parts else ""
     yield (
-        f"{count} episodes{of}: return {result.mean:.2f} ± {result.std:.2f} "
+        f"{count} episodes{of}{cut}: return {result.mean:.2f} ± {result.std:.2f} "
         f"(standard deviation over episodes; min {result.min:.2f}, max {result.max:.2f}), "
         f"length {result.mean_length:.1f}{_human(result)}"
     )
@@ -114,6 +125,8 @@ def play(
     episodes: int = 3,
     seed: int = 1_000_000,
     video: Path | None = None,
+    max_steps: int | None = None,
+    timeout_s: float | None = None,
     trust: bool = False,
 ) -> None:
     """Watch a trained policy in a window, or record a video if there is no display.
@@ -123,6 +136,8 @@ def play(
         episodes: number of episodes.
         seed: random seed of the environment.
         video: record one episode in this folder, without a window.
+        max_steps: steps after which an episode is cut; None: as in the run's evaluations.
+        timeout_s: seconds after which an episode is cut; None: as in the run's evaluations.
         trust: import code named by the run that you haven't named on this machine.
     """
     from headrace.cli.import_path import import_from_here_if_named
@@ -130,7 +145,7 @@ def play(
     from headrace.zoo.play import Player, checkpoint_of
 
     folder = checkpoint_of(what)
-    player = Player(folder, seed, trust)
+    player = Player(folder, seed, trust, max_steps, timeout_s)
     import_from_here_if_named(player.config)
     window = video is None and has_display()
     if not window:

@@ -181,6 +181,12 @@ class Config:
     eval_envs: Annotated[dict[str, Any], JSON] = field(default_factory=dict)
     """Additional evaluation environments by name, as a JSON object. Each may have env_kwargs,
     wrappers, episodes and another env. Only the run's own evaluation chooses best."""
+    eval_max_steps: Annotated[int, ranges.STEPS] = 100_000
+    """Steps of an evaluation's episode after which it counts as unfinished, with its return until
+    then."""
+    eval_timeout_s: Annotated[float, ranges.SECONDS] = 900.0
+    """Seconds of an evaluation, for each task and each of eval_envs, after which running episodes
+    count as unfinished."""
     eval_deterministic: bool = True
     """Evaluate with the most likely actions; False: sample actions, as in training."""
     info_metrics: InfoNames = None

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,7 +23,7 @@ from headrace.config import Config
 from headrace.config.eval_envs import resolved
 from headrace.envs.changes import EnvChange
 from headrace.envs.names import Tasks
-from headrace.errors import ChangeFailed, WorkerFailed, wrapper
+from headrace.errors import ChangeFailed, WorkerFailed
 from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import Child, cores, set_affinity, torch_threads
@@ -50,14 +51,9 @@ class _Task:
     env_steps: int
     seconds: float
     child: Child | None = None
-    began: float = 0.0  # start time of the child
     last_step: float = 0.0  # time of its last message
-    reported: bool = False  # as taking long
     tries: int = 1
     in_both_modes: bool = False
-
-
-_TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'
 
 
 class _Failed(Exception):
@@ -171,7 +167,8 @@ class Evaluator:
         config = self._config
         arguments = {"policy": task.policy, "env": self._env, "episodes": config.eval_episodes}
         arguments |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
-        arguments |= {"info_metrics": config.info_metrics}
+        arguments |= {"info_metrics": config.info_metrics, "max_steps": config.eval_max_steps}
+        arguments |= {"timeout_s": config.eval_timeout_s}
         arguments |= {
             "first_index": config.num_actors * config.envs_per_actor
         }  # after those of training
@@ -182,7 +179,8 @@ class Evaluator:
     def _evaluate_here(self, task: _Task) -> Evaluation:
         try:
             with torch_threads(1):
-                return evaluate_all(self._arguments(task), in_both_modes=task.in_both_modes)
+                notify = partial(self._report, task)
+                return evaluate_all(self._arguments(task), notify, in_both_modes=task.in_both_modes)
         except Exception as error:  # the user's environment may raise anything
             raise _Failed(_one_line(error)) from error
 
@@ -194,7 +192,7 @@ class Evaluator:
                 task.child = Child("headrace-evaluator", run_evaluation, pickled)
             except (OSError, EOFError, WorkerFailed) as error:
                 raise _Failed(f"could not start its process: {_one_line(error)}") from error
-            task.began = task.last_step = time.monotonic()
+            task.last_step = time.monotonic()
         pipe, limit_s = task.child.pipe, self._config.actor_timeout_s
         try:
             while pipe.poll(timeout_s):
@@ -202,6 +200,8 @@ class Evaluator:
                 kind, content = pipe.recv()
                 if kind == "done":
                     return content  # type: ignore[no-any-return]
+                if kind == "line":
+                    self._report(task, content)
                 if kind == "failed":
                     raise _Failed(content)
                 if kind == "unchanged":
@@ -211,13 +211,10 @@ class Evaluator:
             raise _Failed(f"its process {how}") from error
         if time.monotonic() - task.last_step > limit_s:
             raise _Failed(f"it was killed because it took no step for {limit_s:g} s")
-        if time.monotonic() - task.began > limit_s and not task.reported:
-            task.reported = True
-            self._notify(
-                f"the evaluation at {task.env_steps:,} steps is still running after {limit_s:g} s: "
-                f"do episodes end? ({wrapper(_TIME_LIMIT)} ends them)"
-            )
         return None
+
+    def _report(self, task: _Task, line: str) -> None:
+        self._notify(f"at {task.env_steps:,} steps: {line}")
 
     def _fail(self, task: _Task, cause: str, would_repeat: bool = False) -> None:
         """Report the failure, and try once more unless it ``would_repeat``."""
@@ -240,6 +237,7 @@ class Evaluator:
 
 def evaluate_all(
     arguments: dict[str, dict[str, Any]],
+    notify: Callable[[str], None],
     on_step: Callable[[], object] = lambda: None,
     in_both_modes: bool = False,
 ) -> Evaluation:
@@ -248,6 +246,7 @@ def evaluate_all(
     Args:
         arguments: arguments of :func:`evaluate` by the names of ``eval_envs``; those of the run's
             own environment have the name "".
+        notify: called with a line of text about progress and unfinished episodes.
         on_step: called before each step.
         in_both_modes: on the run's own environment also evaluate the other of most likely and
             sampled actions, unless the first evaluation takes a minute or more.
@@ -256,11 +255,12 @@ def evaluate_all(
         the evaluation on the run's own environment, which contains the others.
     """
     how, began = arguments[""], time.monotonic()
-    own, other_mode = evaluate(**how, on_step=on_step), None
+    calls: dict[str, Any] = {"on_step": on_step, "notify": notify}
+    own, other_mode = evaluate(**how, **calls), None
     if in_both_modes and time.monotonic() - began < _LONG_S:
         inverted = how | {"deterministic": not how["deterministic"]}
-        other_mode = evaluate(**inverted, on_step=on_step)
-    others = {name: evaluate(**how, on_step=on_step) for name, how in arguments.items() if name}
+        other_mode = evaluate(**inverted, **calls)
+    others = {name: evaluate(**how, **calls) for name, how in arguments.items() if name}
     return replace(own, others=others or None, other_mode=other_mode)
 
 
@@ -271,8 +271,9 @@ def _one_line(error: BaseException) -> str:
 def run_evaluation(pickled: bytes, pipe: Connection) -> None:
     """Run the evaluator's process.
 
-    Messages: ``step``, at most every half second; then ``done`` with the :class:`Evaluation`, or a
-    reason with ``failed``, or with ``unchanged`` if changes to the environments failed.
+    Messages: ``step``, at most every half second, and ``line`` with a line of text; then ``done``
+    with the :class:`Evaluation`, or a reason with ``failed``, or with ``unchanged`` if changes to
+    the environments failed.
 
     Args:
         pickled: (arguments of each evaluation, CPU affinity or None, in both modes), by
@@ -290,7 +291,10 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
     try:
         arguments, processors, in_both_modes = cloudpickle.loads(pickled)
         set_affinity(processors)
-        pipe.send(("done", evaluate_all(arguments, beat, in_both_modes)))
+        evaluation = evaluate_all(
+            arguments, lambda line: pipe.send(("line", line)), beat, in_both_modes
+        )
+        pipe.send(("done", evaluation))
     except ChangeFailed as error:
         pipe.send(("unchanged", str(error)))
         sys.exit(1)

@@ -55,6 +55,8 @@ class Settings(TypedDict, total=False):
     eval_episodes: int
     eval_env_kwargs: dict[str, Any]
     eval_envs: dict[str, Any]
+    eval_max_steps: int
+    eval_timeout_s: float
     eval_deterministic: bool
     info_metrics: InfoNames
     eval_interval: int | None

@@ -164,6 +164,8 @@ class RunLog:
             "returns": evaluation.returns,
             "lengths": evaluation.lengths,
         }
+        if evaluation.unfinished:
+            line["unfinished"] = evaluation.unfinished
         if evaluation.human_normalized is not None:
             line["human_normalized"] = evaluation.human_normalized
         if evaluation.metrics:

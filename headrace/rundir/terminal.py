@@ -201,7 +201,8 @@ def _result_rows(summary: dict[str, Any]) -> dict[str, Any]:
     warned = [one["name"] for one in summary.get("warnings", ()) if "earlier" not in one]
     return {
         "evaluated return": f"{played['mean']:.1f} ± {played['std']:.1f} (standard deviation over "
-        f"{played['episodes']} episodes, {_ACTIONS[played.get('deterministic', True)]})"
+        f"{played['episodes']} episodes{_unfinished(played)}, "
+        f"{_ACTIONS[played.get('deterministic', True)]})"
         if played
         else missing and f"none: {missing}",
         **_other_mode(played or {}),
@@ -256,6 +257,12 @@ def _advice(line: str) -> str:
     subject, _, advice = line.partition("; ")
     helps, would, _ = advice.partition(" would help")
     return f"{subject.partition(':')[0].removeprefix('taking turns, ')}; {helps}{would}"
+
+
+def _unfinished(played: dict[str, Any]) -> str:
+    """Format the number of episodes that did not end, if there are any."""
+    count = played.get("unfinished")
+    return f", {count} of which did not end" if count else ""
 
 
 def _other_mode(played: dict[str, Any]) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,18 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 
+from headrace.actors.episodes import (
+    Limits,
+    Patience,
+    VectorStep,
+    drawing,
+    played,
+    print_to_stderr,
+    time_limit,
+)
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
 from headrace.errors import ConfigError
-from headrace.evaluation import drawing, played
 from headrace.extras import needs
 from headrace.games.vector import agents_of, games_over
 from headrace.nn.multi_policy import AnyPolicy
@@ -27,7 +37,7 @@ from headrace.spaces.images import image_shape, is_image, layout_of
 from headrace.spaces.observations import at
 
 _FPS = 30  # if the environment defines no frame rate
-_MAX_FRAMES = 30_000  # of an episode that doesn't end
+_MAX_STEPS = 30_000  # of an episode that doesn't end
 _SMALL = 64  # pixels; frames with a shorter side are enlarged
 
 _BRIGHTEST = 1e6  # largest plausible range of brightness
@@ -47,8 +57,11 @@ def record_video(
     env_kwargs: dict[str, Any] | None = None,
     engine: str = "auto",
     deterministic: bool = True,
+    limits: Limits = Limits(),  # noqa: B008
 ) -> Path:
     """Write one episode, from its first to its last observation, as ``episode.mp4``.
+
+    An episode that doesn't end within the limits, or ``_MAX_STEPS`` steps, is cut and reported.
 
     The policy receives the observations that it was trained on. A single environment renders
     itself if its spaces match the policy's; otherwise the run's engine makes the environment. If
@@ -77,13 +90,27 @@ def record_video(
         fps = envs.metadata.get("render_fps") or _FPS
         video: Any = stack.enter_context(imageio.get_writer(path, fps=fps, macro_block_size=1))
         stack.enter_context(drawing(seed, deterministic))
-        moments = played(policy, envs, seed, deterministic)
-        for count, moment in enumerate(moments, start=1):
+        frames = _until_the_end(envs, played(policy, envs, seed, deterministic), limits)
+        for moment in frames:
             video.append_data(_picture(envs, moment.obs))
-            gone = moment.ends.reshape(-1, len(agents_of(envs)) or 1)
-            if games_over(envs, gone).all() or count == _MAX_FRAMES:
-                break
     return path
+
+
+def _until_the_end(
+    envs: VectorEnv, moments: Iterator[VectorStep], limits: Limits
+) -> Iterator[VectorStep]:
+    """Yield the steps of one episode, and report one that doesn't end within the limits."""
+    limits = replace(limits, max_steps=min(limits.max_steps, _MAX_STEPS))
+    patience = Patience(limits.timeout_s)
+    for steps, moment in enumerate(moments):
+        yield moment
+        if games_over(envs, moment.ends.reshape(-1, len(agents_of(envs)) or 1)).all():
+            return
+        is_late = patience.is_over(lambda: f"video: {steps:,} steps are recorded")  # noqa: B023
+        if steps > 0 and (is_late or steps >= limits.max_steps):
+            line = f"{limits.exceeded(1, 1, steps)}, where the video ends"
+            print_to_stderr(f"{line}; train with {time_limit()}")
+            return
 
 
 def _first_that_shows(

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace import zoo
+from headrace.actors.episodes import Limits, drawing, limits_of, played, whole_episodes
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError, nearest
-from headrace.evaluation import drawing, played, whole_episodes
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.rundir import checkpoint, resolve_imports
 from headrace.rundir.video import record_video
@@ -43,6 +43,7 @@ class Player:
         folder: folder of a checkpoint.
         seed: seed of the environment.
         trust: import the code that the run names without an entry in the user's allow-list.
+        max_steps, timeout_s: limits of an episode; None: as in the run's evaluations.
 
     Raises:
         CheckpointError: the checkpoint is corrupt, or names code that isn't allowed.
@@ -52,6 +53,8 @@ class Player:
     folder: Path
     seed: int = 1_000_000
     trust: bool = False
+    max_steps: int | None = None
+    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.config.get("tasks"):
@@ -86,19 +89,25 @@ class Player:
         """Return True if evaluations play the most likely actions."""
         return bool(self.config.get("eval_deterministic", True))
 
+    @property
+    def limits(self) -> Limits:
+        """Limits of an episode."""
+        return limits_of(self.config, self.max_steps, self.timeout_s)
+
     def record(self, to: Path) -> Path:
         """Write one episode as ``episode.mp4`` into a folder, and return its path.
 
         Raises:
             ConfigError: the environment can't be made, or provides no images.
         """
-        how = self.seed, self.kwargs, self.config["engine"], self.deterministic
+        how = self.seed, self.kwargs, self.config["engine"], self.deterministic, self.limits
         return record_video(self.policy, self.env, to, *how)
 
     def episodes(self, count: int, window: bool) -> Iterator[tuple[dict[str, float], int]]:
         """Play episodes one by one; yield the returns and the number of steps of each.
 
-        Returns are by agent; the name of a single one is empty.
+        Returns are by agent; the name of a single one is empty. An episode that doesn't end within
+        the limits is reported and cut, and the environment is reset.
 
         Args:
             window: the environment renders itself in a window, at its own pace.
@@ -114,8 +123,12 @@ class Player:
             stack.enter_context(drawing(self.seed, self.deterministic))
             moments = played(self.policy, envs, self.seed, self.deterministic)
             agents: tuple[str, ...] = tuple(getattr(envs, "agents", ("",)))
-            for _ in range(count):
-                each = whole_episodes(moments, 1, 1, num_agents=len(agents))
+            for i in range(count):
+                each, unfinished = whole_episodes(
+                    moments, 1, 1, num_agents=len(agents), limits=self.limits
+                )
                 by_agent = zip(agents, each, strict=True)
                 returns = {name: values[0] for name, (values, _) in by_agent if values}
-                yield returns, max(lengths[0] for _, lengths in each if lengths)
+                yield returns, max((lengths[0] for _, lengths in each if lengths), default=0)
+                if unfinished:
+                    moments = played(self.policy, envs, self.seed + i + 1, self.deterministic)

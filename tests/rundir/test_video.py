@@ -101,7 +101,7 @@ def test_the_newest_picture_that_the_agent_sees_is_shown(tmp_path, env, engine):
 
 def test_an_agent_of_envpool_s_atari_meets_its_own_observations(tmp_path, monkeypatch):
     pytest.importorskip("envpool")
-    monkeypatch.setattr(video, "_MAX_FRAMES", 8)
+    monkeypatch.setattr(video, "_MAX_STEPS", 7)
     stack = Box(0, 255, (4, 84, 84), np.uint8)
     policy = hr.Policy(stack, Discrete(6), hr.Network(hidden=(8,)))
     path = record_video(policy, "Pong-v5", tmp_path, 0, None, "envpool")

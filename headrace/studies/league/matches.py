@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from headrace.actors.episodes import Limits, Patience, time_limit
 from headrace.errors import ConfigError, nearest
 from headrace.games.frozen_opponents import FrozenOpponents, Load
 from headrace.games.infos import MOVED
@@ -20,7 +21,6 @@ from headrace.nn.inputs import info_mask
 from headrace.ops import tree
 
 MOST_GAMES = 64  # games in parallel
-MOST_STEPS = 100_000  # per game
 
 
 class MatchResult(NamedTuple):
@@ -83,7 +83,7 @@ def play(
     episodes: int,
     seed: int,
     load: Load,
-    most_steps: int = MOST_STEPS,
+    limits: Limits = Limits(),  # noqa: B008
 ) -> MatchResult:
     """Play complete games between two snapshots; the second one plays all seats except one.
 
@@ -93,10 +93,10 @@ def play(
     Args:
         games: vector environment whose columns are agents, game by game.
         episodes: number of games, at least one.
-        most_steps: maximum length of a game.
+        limits: steps of a game, and seconds of all games.
 
     Raises:
-        ConfigError: a game takes longer.
+        ConfigError: games did not end within the limits.
     """
     num_agents = len(agents_of(games))
     num_games = games.num_envs // num_agents
@@ -112,6 +112,8 @@ def play(
     begun = np.concatenate([[0], np.cumsum(left)[:-1]])  # numbers of the games, over all columns
     results: list[tuple[int, float, float]] = []  # seat, first player's return, the others' mean
     steps = np.zeros(num_games, int)  # of the games in progress
+    names = " against ".join(one.name for one in players)
+    patience = Patience(limits.timeout_s)
     while left.any():
         seats = begun % num_agents
         is_first = (np.arange(num_agents) == seats[:, None]).ravel()
@@ -125,9 +127,14 @@ def play(
         ended = progress.record(moved, reward[moved], (terminated | truncated)[moved])
         over = ended & (left > 0)
         steps = np.where(over | (left == 0), 0, steps + 1)
-        if steps.max() >= most_steps:
+        is_late = patience.is_over(
+            lambda: f"{names}: {len(results):,} of {episodes:,} games have ended"
+        )
+        if steps.max() >= limits.max_steps or (is_late and left.any()):
             frozen.close()
-            raise ConfigError(_endless(players, most_steps))
+            unfinished = int((steps >= limits.max_steps).sum()) or episodes - len(results)
+            line = limits.exceeded(unfinished, episodes, steps.max())
+            raise ConfigError(f"{names}: {line}; train with {time_limit()}")
         for g in np.flatnonzero(over).tolist():
             returns = progress.totals[g]
             first = returns[seats[g]]
@@ -136,11 +143,6 @@ def play(
         begun[over & (left > 0)] += 1
     frozen.close()
     return _match(players, results, num_agents)
-
-
-def _endless(players: tuple[Snapshot, Snapshot], steps: int) -> str:
-    names = " against ".join(one.name for one in players)
-    return f"a game of {names} isn't over after {steps:,} steps: use a game with a step limit"
 
 
 def _match(

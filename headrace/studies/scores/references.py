@@ -13,20 +13,19 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import VectorEnv
 
+from headrace.actors.episodes import Limits, VectorStep, time_limit, whole_episodes
 from headrace.envs.atari_scores import Players
 from headrace.envs.make import opened
 from headrace.envs.names import resolve
 from headrace.envs.suites import Suite, suite, the_same
-from headrace.errors import ConfigError, nearest, require, shown, wrapper
-from headrace.evaluation import MAX_PARALLEL, VectorStep, whole_episodes
+from headrace.errors import ConfigError, nearest, require, shown
+from headrace.evaluation import MAX_PARALLEL
 from headrace.games.vector import agents_of
 from headrace.nn.inputs import info_mask
 from headrace.rundir.atomic_files import checkpoint_errors, write_json
 from headrace.studies.scores.runs import score_of
 
 EPISODES = 100
-_TIME_LIMIT = 'TimeLimit:{"max_episode_steps":1000}'
-MOST_STEPS = 200_000  # of an episode of random actions; the longest of Atari takes 27,000
 
 
 def random_returns(
@@ -35,6 +34,7 @@ def random_returns(
     seed: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[str] = (),
+    limits: Limits = Limits(),  # noqa: B008
 ) -> list[float]:
     """Return the returns of complete episodes with actions sampled uniformly from the action space.
 
@@ -42,23 +42,25 @@ def random_returns(
 
     Raises:
         ConfigError: there is no such environment, it is a game of several agents, its actions can't
-            be sampled, or an episode doesn't end within ``MOST_STEPS``.
+            be sampled, or an episode doesn't end within the limits.
     """
     num_envs = min(episodes, MAX_PARALLEL)
     _, envs = opened(resolve(env, wrappers), num_envs, env_kwargs=dict(env_kwargs or {}))
     with contextlib.closing(envs):
         valid = "an environment of one agent, because references are its scores"
         require(not agents_of(envs), "env", env, valid)
-        return whole_episodes(_play(env, envs, seed), num_envs, episodes)[0][0]
+        played = whole_episodes(_play(envs, seed), num_envs, episodes, limits=limits)
+    [(returns, lengths)] = played.agents
+    if played.unfinished:
+        raise ConfigError(
+            f"{env}: {limits.exceeded(played.unfinished, episodes, max(lengths))}, but reference "
+            f"scores need complete episodes: set {time_limit()}"
+        )
+    return returns
 
 
-def _play(env: str, envs: VectorEnv, seed: int) -> Iterator[VectorStep]:
-    """Yield the steps of random actions.
-
-    Raises:
-        ConfigError: an episode doesn't end within ``MOST_STEPS``.
-    """
-    since = np.zeros(envs.num_envs, np.int64)  # steps of the running episode
+def _play(envs: VectorEnv, seed: int) -> Iterator[VectorStep]:
+    """Yield the steps of random actions."""
     rng = np.random.default_rng(seed)
     envs.action_space.seed(seed)
     obs, infos = envs.reset(seed=seed)
@@ -69,12 +71,6 @@ def _play(env: str, envs: VectorEnv, seed: int) -> Iterator[VectorStep]:
         action = _sample(envs, info_mask(infos), rng)
         obs, reward, terminated, truncated, infos = envs.step(action)
         begins, ends = ends, terminated | truncated
-        since = np.where(ends, 0, since + 1)
-        if since.max() >= MOST_STEPS:
-            raise ConfigError(
-                f"an episode of {env} isn't over after {MOST_STEPS:,} steps of random actions: "
-                f"set a limit with {wrapper(_TIME_LIMIT)}"
-            )
 
 
 def _sample(envs: VectorEnv, mask: Any, rng: np.random.Generator) -> Any:

@@ -12,6 +12,7 @@ import torch
 from worlds.pennies import Pennies
 
 import headrace as hr
+from headrace.actors.episodes import Limits
 from headrace.cli import main
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError
@@ -70,11 +71,16 @@ def test_a_player_is_who_it_is_in_each_seat() -> None:
 def test_a_game_that_never_ends_is_one_sentence() -> None:
     players = tuple(Snapshot(str(i), Path(str(i)), "r", i) for i in (0, 1))
     games = make_vec(Pennies, 3, env_kwargs={"rounds": 10**9})
-    with pytest.raises(ConfigError, match="0 against 1 isn't over after 30 steps") as caught:
-        play(games, players, 10, 0, lambda path: shows(0), most_steps=30)  # type: ignore[arg-type]
+    says = "^0 against 1: 3 of 10 episodes did not end within 30 steps; train with .*TimeLimit"
+    limits = Limits(max_steps=30)
+    with pytest.raises(ConfigError, match=says) as caught:
+        play(games, players, 10, 0, lambda path: shows(0), limits)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     games = make_vec(Pennies, 3, env_kwargs={"rounds": 29})
-    assert play(games, players, 10, 0, lambda path: shows(0), most_steps=30).games == 10  # type: ignore[arg-type]
+    assert play(games, players, 10, 0, lambda path: shows(0), limits).games == 10  # type: ignore[arg-type]
+    games = make_vec(Pennies, 3, env_kwargs={"rounds": 10**9})
+    with pytest.raises(ConfigError, match=r"10 of 10 episodes did not end within 0\.1 s"):
+        play(games, players, 10, 0, lambda path: shows(0), Limits(timeout_s=0.1))  # type: ignore[arg-type]
 
 
 def test_a_run_shows_plays_rates_and_draws(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,15 +33,15 @@ class Chunks:
     """
 
     def __init__(self, num_threads: int, max_steps: int, min_steps: int) -> None:
-        self._num_threads, self._max_steps, self._min_steps = num_threads, max_steps, min_steps
+        self.num_threads, self.max_steps, self.min_steps = num_threads, max_steps, min_steps
         self._pool = ThreadPoolExecutor(
             num_threads, "headrace-learner", initializer=torch.set_num_threads, initargs=(1,)
         )
 
     def columns(self, num_rows: int, num_columns: int) -> list[slice]:
         """Return slices of neighbouring columns, of about equal size, in order."""
-        threads, most = self._num_threads, max(1, self._max_steps // num_rows)
-        count = max(1, min(threads, -(-num_rows * num_columns // self._min_steps)))
+        threads, most = self.num_threads, max(1, self.max_steps // num_rows)
+        count = max(1, min(threads, -(-num_rows * num_columns // self.min_steps)))
         least = -(-num_columns // most)
         if least > count:
             count = -(-least // threads) * threads  # so that no thread waits for the last chunk

@@ -25,6 +25,7 @@ from headrace.ops import tree
 from headrace.ops.losses import LossTerms
 from headrace.types import Batch, State
 
+_LEAST = 64  # steps of a part that are worth a thread, if no actor needs its core
 _STEERS = ("batches", "terms", "loss", "after_step")  # methods that determine an update
 
 
@@ -70,7 +71,7 @@ class WholeUpdate:
     """Takes an update's steps with a compiled network; used by one thread.
 
     Args:
-        chunks: how batches are split; a minibatch of several chunks is left to threads.
+        chunks: how batches are split; each part of a minibatch has a thread.
     """
 
     def __init__(self, network: NativeNetwork, optimizer: Optimizer, chunks: Chunks) -> None:
@@ -82,14 +83,23 @@ class WholeUpdate:
         """Return True if :meth:`steps` takes the same steps as the learner would one by one."""
         if not isinstance(batches, Minibatches) or tree.leaves(batches.samples.core):
             return False
-        rows, columns = batches.samples.valid.shape
-        largest = -(-columns // batches.count)
+        largest = -(-batches.samples.valid.shape[1] // batches.count)
         return (
             has_fixed_terms(algorithm)
             and self._optimizer.trains_alone(self._network.flat)
-            and len(self._chunks.columns(rows, largest)) == 1
+            and largest <= self._parts(algorithm, largest) * self._chunks.max_steps
             and _are_of_samples(_terms(batches, algorithm, state), batches)
         )
+
+    def _parts(self, algorithm: Hyperparameters, size: int) -> int:
+        """Return the number of threads that share a minibatch of ``size`` samples.
+
+        Actors of synchronous training wait for the update, and leave their cores to it.
+        """
+        threads, least = self._chunks.num_threads, _LEAST
+        if algorithm.max_lag > 0:
+            least = max(least, self._chunks.min_steps)
+        return max(1, min(threads, -(-size // least)))
 
     def steps(
         self, batches: Minibatches, algorithm: Hyperparameters, state: State, learning_rate: float
@@ -128,7 +138,9 @@ class WholeUpdate:
         order = torch.cat(batches.orders)
         sums = torch.empty(len(start) - 1, len(SUMS) + 2, dtype=torch.float64)
         gradient = torch.zeros_like(flat)  # other parameters keep 0
-        update.steps, update.most, update.size = len(sums), max(sizes), len(flat)
+        update.steps, update.size = len(sums), len(flat)
+        update.parts = self._parts(algorithm, max(sizes))
+        update.most = -(-max(sizes) // update.parts)
         update.order, update.start, update.x = order.data_ptr(), start.data_ptr(), x.data_ptr()
         update.mask = None if mask is None else mask.data_ptr()
         update.normalize = batches.normalize_over is not None
@@ -137,19 +149,22 @@ class WholeUpdate:
             gradient.data_ptr(),
             self._optimizer.moments,
         )
-        update.memory = self._room(max(sizes)).data_ptr()
+        update.memory = self._room(update).data_ptr()
         settings = self._optimizer.compiled_settings(rate)
         of_network, of_terms, _ = memory.addresses
         taken = network.compiled.update(
             of_network, flat.data_ptr(), of_terms, *map(ctypes.addressof, (settings, update))
         )
         del kept
+        if taken < 0:
+            raise MemoryError("not enough memory for the learner's threads")
         return sums, gradient, taken
 
-    def _room(self, most: int) -> Tensor:
-        """Return memory for steps of at most this many samples."""
+    def _room(self, update: Update) -> Tensor:
+        """Return memory for all parts of a step."""
         address, size = self._memory.addresses[0], self._network.flat.element_size()
-        need = self._network.compiled.update_bytes(address, most, size)
-        if self._bytes.numel() < need:
-            self._bytes = torch.empty(need, dtype=torch.uint8)
+        sizes = update.most, update.size, size
+        update.bytes = self._network.compiled.update_bytes(address, *sizes)
+        if self._bytes.numel() < update.parts * update.bytes:
+            self._bytes = torch.empty(update.parts * update.bytes, dtype=torch.uint8)
         return self._bytes

@@ -63,7 +63,8 @@ typedef struct {
 } Optimizer;
 
 typedef struct {
-    int64_t steps, most, size; /* optimiser steps, most samples of a step, number of parameters */
+    int64_t steps, most, size; /* optimiser steps, most samples of a part, number of parameters */
+    int64_t parts, bytes;      /* of each step's samples; memory of each part: update_bytes() */
     const int64_t *order;      /* samples of all steps, one step after another */
     const int64_t *start;      /* [steps + 1] positions in order */
     const void *x;             /* [samples, inputs] */
@@ -71,9 +72,10 @@ typedef struct {
     int64_t normalize;         /* scale the advantages of each step */
     double max_norm;           /* of a step's gradient, which is clipped */
     void *gradient, *mean, *square; /* [size]; 0 where the network has no parameter, and moments */
-    void *memory;                   /* update_bytes() */
+    void *memory;                   /* [parts, bytes] */
     double *sums;                   /* [steps, NUM_SUMS + 2]: and valid steps, gradient norm */
     int64_t outside;                /* choices of the last step that are out of range */
+    double norm;                    /* of its gradient */
 } Update;
 
 static inline int64_t pad(int64_t size)
@@ -110,15 +112,20 @@ int64_t workspace(const Network *net, int64_t n)
     return size + packed_size(net) + pad(n) + n * pad(net->outputs) + 2 * n * widest(net);
 }
 
-/* Bytes of memory for an update whose elements have size bytes. */
-int64_t update_bytes(const Network *net, int64_t most, int64_t size)
+/* Bytes of memory for a part of a minibatch of at most this many samples.
+
+parameters: size of the flat vector, whose elements have size bytes. */
+int64_t update_bytes(const Network *net, int64_t most, int64_t parameters, int64_t size)
 {
     int64_t elements = most * (net->sizes[0] + 2 * net->outputs + 9) + workspace(net, most);
-    int64_t bytes = most * (1 + net->num_mask), blocks = 14 + net->parts;
+    int64_t bytes = most * (1 + net->num_mask), blocks = 15 + net->parts;
+    elements += parameters;
     for (int64_t p = 0; p < net->parts; p++)
         bytes += most * (net->part[p].kind == CATEGORICAL ? 8 : net->part[p].size * size);
-    return elements * size + bytes + blocks * 64;
+    return (elements * size + bytes + blocks * 64 + 63) / 64 * 64;
 }
+
+#include "team.inc"
 
 #define PASTE_(a, b, c) a##_##b##_##c
 #define PASTE(a, b, c) PASTE_(a, b, c)

@@ -114,12 +114,13 @@ class Update(ctypes.Structure):
     """The samples and the memory of an update's optimiser steps; ``dense.c`` describes them."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("steps", "most", "size")),
+        *((name, ctypes.c_int64) for name in ("steps", "most", "size", "parts", "bytes")),
         *((name, ctypes.c_void_p) for name in ("order", "start", "x", "mask")),
         ("normalize", ctypes.c_int64),
         ("max_norm", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("gradient", "mean", "square", "memory", "sums")),
         ("outside", ctypes.c_int64),
+        ("norm", ctypes.c_double),
     )
 
 
@@ -196,6 +197,6 @@ def loaded(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path)
     for function in ("best_set", "sources", "workspace", "update_bytes"):
         getattr(library, function).restype = _N
-    library.workspace.argtypes, library.update_bytes.argtypes = (_P, _N), (_P, _N, _N)
+    library.workspace.argtypes, library.update_bytes.argtypes = (_P, _N), (_P, _N, _N, _N)
     library.function.restype, library.function.argtypes = _P, (_N, _N, _N)
     return library

@@ -27,14 +27,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def pair(seed: int, algo=None, **changes):
+def pair(seed: int, algo=None, threads=1, **changes):
     """Return a learner that takes updates at once, one that doesn't, and a batch for both."""
     policy, random_algo, batch = random_case(seed)
     algo = algo or dataclasses.replace(random_algo, **changes)
     learners = []
     for one in (policy, copy.deepcopy(policy)):
         torch.manual_seed(seed)  # of the generator of minibatches
-        learners.append(Learner(one, algo, 1))
+        learners.append(Learner(one, algo, threads))
     learners[1]._whole_update = None
     return *learners, batch
 
@@ -52,16 +52,19 @@ def count_calls(monkeypatch) -> list[int]:
 
 
 def check(seed: int) -> None:
-    at_once, one_by_one, batch = pair(
-        seed, optimizer=random.Random(seed).choice(("adam", "rmsprop"))
-    )
+    """Train on the same data in both ways, with one thread to three."""
+    kind, threads = random.Random(seed).choice(("adam", "rmsprop")), 1 + seed % 3
+    at_once, one_by_one, batch = pair(seed, optimizer=kind, threads=threads)
+    at_once._whole_update._parts = lambda algo, size: min(threads, size)
+    at_once._chunks.min_steps = one_by_one._chunks.min_steps = 1
     for rate in (1e-3, 3e-4):
         metrics, expected = (x.train(lambda: batch, rate) for x in (at_once, one_by_one))
         assert metrics == pytest.approx(expected, rel=1e-6, abs=1e-6, nan_ok=True)
         for name, tensor in one_by_one.optimizer.memory.items():
             assert torch.equal(at_once.optimizer.memory[name], tensor), (seed, name)
     assert at_once.num_steps == one_by_one.num_steps
-    assert at_once.own == one_by_one.own
+    for own, other in zip(at_once.own, one_by_one.own, strict=True):
+        assert own == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
     for one in (at_once, one_by_one):
         one.close()
 
@@ -73,12 +76,22 @@ def test_updates_at_once_are_those_of_single_steps(monkeypatch):
     assert len(calls) > 60  # two per learner with minibatches
 
 
+def test_actors_that_wait_leave_their_cores_to_the_update():
+    sizes = (1, 64, 65, 300, 10_000)
+    for algo, parts in ((hr.PPO(), (1, 1, 2, 3, 3)), (hr.APPO(), (1, 1, 1, 1, 3))):
+        learner, _, _ = pair(3, algo, threads=3)
+        assert tuple(learner._whole_update._parts(algo, size) for size in sizes) == parts
+        learner.close()
+
+
 MUTANTS = [
     ("to + r * size, (const char *)from + order[r] * stride", "to + r * size, (const char *)from"),
-    ("count += valid[r] != 0;\n        total", "count += 1;\n        total"),
+    ("count += valid[at] != 0;\n        total", "count += 1;\n        total"),
     ("(count > 2 ? count - 1 : 1)", "count"),
     ("at[i] = any && !mask[i] ? -(real)INFINITY : at[i];", ""),
     ("any && !mask[i]", "!mask[i]"),
+    ("(int64_t k = 1; k < job->update->parts", "(int64_t k = 2; k < job->update->parts"),
+    ("sums[i] += job->shares[k].sums[i];", "sums[i] = job->shares[k].sums[i];"),
     ("if (norm > max_norm)", "if (norm > 2 * max_norm)"),
     ("optimizer->step + (double)before", "optimizer->step"),
     ("flat[i] -= rate * g / (SQRT(square[i]) + eps);", "flat[i] -= rate * g;"),
@@ -215,9 +228,7 @@ def test_frozen_parameters_and_large_minibatches_take_single_steps(monkeypatch):
     learner.policy.policy_head.bias.requires_grad_(False)
     learner.train(lambda: batch, 1e-3)
     learner.policy.policy_head.bias.requires_grad_(True)
-    monkeypatch.setattr(
-        learner._chunks, "columns", lambda rows, columns: [slice(0, 1), slice(1, 2)]
-    )
+    learner._chunks.max_steps = 1
     assert not learner._whole_update.fits(
         algo.batches(learner.policy, lambda: batch, learner.state, learner.group),
         algo,

@@ -275,7 +275,7 @@ def open_collector(
     metrics = InfoMetrics(envs.num_envs, settings.info_metrics, agents)
     stepping = AsynchronousStepper(envs, policy, name, metrics) if asynchronous else None
     gamma = algo.gamma if algo.normalize_returns else None
-    return envs, Collector(envs, policy, name, gamma, stepping, metrics)
+    return envs, Collector(envs, policy, name, gamma, stepping, metrics, algo.noise_color)
 
 
 def _check_spaces(envs: VectorEnv, inputs: Inputs, name: str) -> None:

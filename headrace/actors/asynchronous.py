@@ -29,7 +29,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.actors.synchronous import ActingPolicy, Cut, StepRecord, row_of, store
+from headrace.actors.synchronous import (
+    ActingPolicy,
+    BeginNoise,
+    Cut,
+    StepRecord,
+    row_of,
+    store,
+)
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.single_frames import closed_columns
 from headrace.envs.threads import Threads
@@ -69,7 +76,14 @@ class AsynchronousStepper:
         """See :class:`~headrace.actors.synchronous.Stepper`."""
         self._pending = None
 
-    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
+    def run(
+        self,
+        rollout: Rollout,
+        noise: Tensor,
+        ended: np.ndarray,
+        cut: Cut,
+        begin_noise: BeginNoise = None,
+    ) -> StepRecord:
         """See :class:`~headrace.actors.synchronous.Stepper`.
 
         ``cut`` is called after every ``num_envs`` steps and, once a column is full, whenever an
@@ -86,7 +100,9 @@ class AsynchronousStepper:
             before = time.monotonic_ns()
             ready = self.envs.receive(enough, self._linger_s)
             columns.stepping_ns += time.monotonic_ns() - before
-            columns.keep(ready)
+            ended_columns = columns.keep(ready)
+            if begin_noise is not None and len(ended_columns):
+                begin_noise(ended_columns, columns.count[ended_columns])
             if cut is not None and not is_cut:
                 rounds = int(columns.count.sum()) // num_envs
                 if rounds > checked_rounds or columns.count.max() == num_steps:
@@ -163,8 +179,8 @@ class _Columns:
         store(self._action, place, action)
         self._envs.send(rows, policy.env_action(action))
 
-    def keep(self, rows: np.ndarray) -> None:
-        """Store the results of steps of columns ``[n]``."""
+    def keep(self, rows: np.ndarray) -> np.ndarray:
+        """Store the results of steps of columns ``[n]``; return those whose episode ended."""
         place, inputs = self._place(rows), self._policy.inputs
         after = place + self._shape[1]
         obs, reward, terminated, truncated = self._envs.results(rows)
@@ -183,6 +199,7 @@ class _Columns:
             obs = inputs.compose(obs, mask, before, self._reward[place], first)
             self._check_mask(rows, obs, ended)
         store(self._obs, after, obs)
+        return rows[ended]
 
     def _note_metrics(
         self, metrics: InfoMetrics, rows: np.ndarray, first: np.ndarray, ended: np.ndarray

@@ -19,6 +19,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from headrace.actors.action_noise import ActionNoise
 from headrace.actors.synchronous import (
     ActingPolicy,
     Cut,
@@ -120,6 +121,7 @@ class Collector:
         gamma: see :func:`rollout_spec`.
         stepping: environment stepper; None: synchronous.
         metrics: collects metrics from ``info``, fed by ``stepping``.
+        noise_color: see :class:`ActionNoise`.
     """
 
     def __init__(
@@ -130,17 +132,18 @@ class Collector:
         gamma: float | None = None,
         stepping: Stepper | None = None,
         metrics: InfoMetrics | None = None,
+        noise_color: float = 0.0,
     ) -> None:
         self._envs, self._policy, self._name, self._gamma = envs, policy, name, gamma
         self.metrics = metrics or InfoMetrics(envs.num_envs)
         self._stepping = stepping or SynchronousStepper(envs, policy, name, self.metrics)
-        self._generator = torch.Generator()
+        self._noise = ActionNoise(policy.distribution, envs.num_envs, noise_color)
         self._row: Tree = None  # the last rollout's last row of inputs, [B, ...]
 
     def reset(self, seed: int) -> None:
         """Reset every environment and all random streams from ``seed``."""
         num_envs = self._envs.num_envs
-        self._generator.manual_seed(seed)
+        self._noise.reset(seed)
         obs, infos = self._envs.reset(seed=seed)
         self._stepping.reset()
         self.metrics.reset()
@@ -169,14 +172,16 @@ class Collector:
         """
         rows = with_stacks(rollout, self._name)
         self._begin(rows)
-        noise = self._policy.distribution.noise(tuple(rollout.reward.shape), self._generator)
+        noise = self._noise.draw(len(rollout.reward))
         try:
             with self._policy.frozen_weights():
-                steps = self._stepping.run(rows, noise, self._done, cut)
+                begin = self._noise.begin_episodes if self._noise.is_coloured else None
+                steps = self._stepping.run(rows, noise, self._done, cut, begin)
         except Exception:
             self._check_policy(version)  # non-finite actions may be the environment's cause
             raise
         self.stepping_ns = steps.stepping_ns
+        self._noise.advance(steps.num_steps)
         self._keep_end(rows, steps)
         is_short = steps.num_steps.min() < len(rollout.reward)
         missing = _pad(rows, steps.num_steps) if is_short else None

@@ -26,6 +26,8 @@ from headrace.spaces.masks import MASK
 from headrace.types import Rollout, Tree
 
 Cut: TypeAlias = Callable[[], bool] | None  # returns True to cut a rollout short; None: never
+# Begins noise sequences, see ActionNoise.begin_episodes; None: the noise has none.
+BeginNoise: TypeAlias = Callable[[np.ndarray, np.ndarray], None] | None
 
 
 @dataclass
@@ -72,7 +74,14 @@ class Stepper(Protocol):
     def reset(self) -> None:
         """Discard pending steps after the environments were reset."""
 
-    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
+    def run(
+        self,
+        rollout: Rollout,
+        noise: Tensor,
+        ended: np.ndarray,
+        cut: Cut,
+        begin_noise: BeginNoise = None,
+    ) -> StepRecord:
         """Fill observations, ``first``, actions, rewards and ``terminated`` of a rollout.
 
         Args:
@@ -80,6 +89,7 @@ class Stepper(Protocol):
             noise: ``[T, B, ...]`` noise of the distribution.
             ended: ``[B]`` bool, row 0 is the last of its episode, or the agent is absent.
             cut: see ``Collector.fill``.
+            begin_noise: called with the columns whose episode ended and the rows of their next one.
         """
 
 
@@ -95,7 +105,14 @@ class SynchronousStepper:
     def reset(self) -> None:
         """See :class:`Stepper`."""
 
-    def run(self, rollout: Rollout, noise: Tensor, ended: np.ndarray, cut: Cut) -> StepRecord:
+    def run(
+        self,
+        rollout: Rollout,
+        noise: Tensor,
+        ended: np.ndarray,
+        cut: Cut,
+        begin_noise: BeginNoise = None,
+    ) -> StepRecord:
         """See :class:`Stepper`; ``cut`` is called after every step, a closed column also cuts."""
         policy, inputs = self._policy, self._policy.inputs
         num_steps, num_envs = rollout.reward.shape
@@ -122,6 +139,8 @@ class SynchronousStepper:
             first[t + 1] = ended
             masked = masked or MASK in infos
             ended = np.logical_or(terminated[t], truncated, out=done[t])
+            if begin_noise is not None and len(columns := np.flatnonzero(ended)):
+                begin_noise(columns, np.full(len(columns), t + 1))
             if metrics is not None and (metrics.every_step or (infos and np.count_nonzero(ended))):
                 metrics.note(infos, first[t + 1], ended)
             if not inputs.is_observation:

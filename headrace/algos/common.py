@@ -46,7 +46,8 @@ class Hyperparameters:
         "an algorithm takes hyperparameters by name, and the network follows from the spaces; "
         "write hr.train(env, hr.PPO())"
     )
-    FIXED: ClassVar[tuple[str, ...]] = ("lr_warmup",)  # floats that can't be schedules
+    # Floats that can't be schedules.
+    FIXED: ClassVar[tuple[str, ...]] = ("lr_warmup", "noise_color")
 
     learns_at: ClassVar[LearnsAt] = LearnsAt(
         Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096)
@@ -88,6 +89,10 @@ class Hyperparameters:
     bounds_coef: Annotated[float, ranges.AT_LEAST_0] = 0.01
     """Weight of the penalty on means of continuous actions beyond 1.1 times the bounds, because
     clipped actions alone can't bring them back; 0: no penalty."""
+    noise_color: Annotated[float, ranges.COLOR] = 0.0
+    """Exponent of the noise spectrum 1 / f^noise_color of continuous actions in training: 0 is
+    white noise (uncorrelated in time), 1 pink, 2 red. Each action's own distribution, and so its
+    log-probability, stays the same."""
     entropy_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape of entropy_coef: constant, or linear or cosine to 0 at total_steps."""
     fused: bool = True

@@ -105,6 +105,7 @@ AT_LEAST_0 = Range(0, 1e9)
 AT_LEAST_1_OR_INF = Range(1, 1e9, infinite=True)
 NATS = Range(0, 1e9, words="0 or more nats")
 FACTOR = Range(0, 1, words="between 0 and 1")
+COLOR = Range(0, 2, words="between 0 and 2")
 SHARE = Range(0, 1, above=True, below=True, words="above 0 and below 1", inside=0.01)
 RETURN = Range(-1e15, 1e15)
 SECONDS = Range(0, 1e6, above=True, words="above 0 seconds")  # poll() counts ms in 32 bits

@@ -1,0 +1,114 @@
+"""Draws the noise from which an actor samples actions: white, or correlated in time.
+
+The noise of a fragment is drawn before its steps. White noise is independent at every step.
+Coloured noise has a sequence for each environment and continuous action, which continues in the
+next fragment and begins again with each episode. Discrete actions always have white noise.
+
+Every element of coloured noise is standard normal, so each action has the policy's distribution,
+and losses use its log-probability. The dependence between steps is ignored, as in PPO with coloured
+noise (Hollenstein et al. 2024, https://arxiv.org/abs/2312.11091). Evaluations, opponents and
+``predict`` sample with white noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.ops.colored_noise import colored_noise
+from headrace.ops.distributions.composite import Composite
+from headrace.ops.distributions.gaussian import DiagGaussian
+
+_SEQUENCE = 1024  # least steps of a sequence
+
+
+def gaussian_places(distribution: Any, start: int = 0) -> Iterator[int]:
+    """Yield the elements of a distribution's noise that are normal."""
+    if isinstance(distribution, Composite):
+        for part in distribution.parts:
+            yield from gaussian_places(part, start)
+            start += part.num_noise
+    elif isinstance(distribution, DiagGaussian):
+        yield from range(start, start + distribution.num_noise)
+
+
+class ActionNoise:
+    """Draws noise for the fragments of one vector environment.
+
+    Args:
+        distribution: action distribution, which defines the shape of its noise.
+        num_envs: number of environments, B.
+        beta: exponent of the spectrum, see :func:`~headrace.ops.colored_noise.colored_noise`.
+    """
+
+    def __init__(self, distribution: Any, num_envs: int, beta: float = 0.0) -> None:
+        self._distribution, self._num_envs, self._beta = distribution, num_envs, beta
+        self._generator, self._coloured = torch.Generator(), torch.Generator()
+        self._places = list(gaussian_places(distribution)) if beta else []
+        self._sequences = torch.empty(0, num_envs, len(self._places))  # [L, B, n]
+        self._at = np.zeros(num_envs, np.int64)  # [B] element of the sequence for row 0
+        self._rows = torch.empty(0)
+
+    @property
+    def is_coloured(self) -> bool:
+        """Return True if any action has correlated noise."""
+        return bool(self._places)
+
+    def reset(self, seed: int) -> None:
+        """Begin again with the noise of ``seed``."""
+        self._generator.manual_seed(seed)
+        if self._places:
+            self._coloured.manual_seed(int(torch.randint(2**62, (), generator=self._generator)))
+        self._at[:] = len(self._sequences)
+
+    def draw(self, num_steps: int) -> Tensor:
+        """Return noise ``[num_steps, B, num_noise]`` float32, continuing each sequence.
+
+        A sequence that is too short for the fragment is replaced by a new one.
+        """
+        shape = num_steps, self._num_envs
+        self._rows = self._distribution.noise(shape, self._generator)
+        if not self._places:
+            return self._rows
+        if len(self._sequences) < num_steps:
+            length = max(_SEQUENCE, 2 * num_steps)
+            self._sequences = torch.empty(length, self._num_envs, len(self._places))
+            self._at[:] = length
+        ended = np.flatnonzero(self._at + num_steps > len(self._sequences))
+        self._begin(ended, np.zeros(len(ended), np.int64))
+        others = np.setdiff1d(np.arange(self._num_envs), ended)
+        self._fill(others, np.zeros(len(others), np.int64))
+        return self._rows
+
+    def begin_episodes(self, columns: np.ndarray, rows: np.ndarray) -> None:
+        """Begin new sequences in the noise drawn last, in place.
+
+        Args:
+            columns: ``[n]`` environments whose episode ended.
+            rows: ``[n]`` first row of the next episode; may be beyond the fragment.
+        """
+        self._begin(columns, rows)
+
+    def advance(self, num_steps: np.ndarray) -> None:
+        """Continue the sequences after the ``[B]`` steps that were done in the fragment."""
+        self._at += num_steps
+
+    def _begin(self, columns: np.ndarray, rows: np.ndarray) -> None:
+        if len(columns):
+            length, _, size = self._sequences.shape
+            new = colored_noise(length, len(columns) * size, self._beta, self._coloured)
+            self._sequences[:, columns] = new.view(length, len(columns), size)
+            self._at[columns] = -rows
+            self._fill(columns, rows)
+
+    def _fill(self, columns: np.ndarray, rows: np.ndarray) -> None:
+        """Copy sequences into the noise of columns ``[n]``, from rows ``[n]`` on."""
+        noise, places = self._rows.numpy(), self._places
+        for column, row in zip(columns.tolist(), rows.tolist(), strict=True):
+            at = self._at[column] + row
+            part = self._sequences[at : at + len(noise) - row, column].numpy()
+            noise[row:, column, places] = part

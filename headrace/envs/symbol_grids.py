@@ -15,6 +15,7 @@ from headrace.spaces import walk
 from headrace.spaces.images import is_image
 
 _MOST_SYMBOLS, _FEWEST_SYMBOLS = 32, 16
+_SMALLEST_SIDE = 4  # of a table; smaller ones are rather lists of numbers
 _LARGEST_SIDE = 64  # pixels; a dark image may only show small values at first
 _RESETS, _STEPS = 4, 16  # observed steps after each reset
 _MARGIN = 1.25  # symbols per observed value, at least
@@ -24,9 +25,10 @@ LargestValues: TypeAlias = dict[str, int]
 
 
 def possible_grids(space: gymnasium.Space) -> dict[str, Box]:
-    """Return the integer images of an observation that may be grids of symbols, by name.
+    """Return the parts of an observation that may be grids of symbols, by name.
 
-    They have at least three possible values, from 0, and no side above 64.
+    They are integer images, or tables with both sides of at least 4, have no side above 64, and at
+    least three possible values: from 0, or few between any bounds.
     """
     return {name_of(path): leaf for path, leaf in walk.leaves(space) if _may_be_grid(leaf)}
 
@@ -37,9 +39,12 @@ def name_of(path: spaces.Path) -> str:
 
 
 def _may_be_grid(space: Any) -> bool:
-    if not isinstance(space, Box) or space.dtype.kind not in "iu" or not is_image(space):
+    if not isinstance(space, Box) or space.dtype.kind not in "iu":
         return False
-    return max(space.shape) <= _LARGEST_SIDE and space.low.min() == 0 and _declared(space) > 2
+    is_table = len(space.shape) == 2 and min(space.shape) >= _SMALLEST_SIDE
+    known = space.low.min() == 0 or _declared(space) <= _MOST_SYMBOLS
+    is_grid = (is_image(space) or is_table) and max(space.shape) <= _LARGEST_SIDE
+    return is_grid and known and _declared(space) > 2
 
 
 def _declared(space: Box) -> int:

@@ -110,4 +110,6 @@ class ChunkedPolicy:
         return copy.deepcopy(self._policy, memo)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_policy":  # before __init__, as in copies
+            raise AttributeError(name)
         return getattr(self._policy, name)

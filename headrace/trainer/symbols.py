@@ -57,7 +57,7 @@ def _recognised(config: Config, probe: Probe, notify: Callable[[str], None]) -> 
     names, refused = " and ".join(map(repr, grids)), setting("one_hot", "'none'")
     notify(
         f"auto: one-hot encoding of {names} with {count} symbols, because all values are small "
-        f"({refused} keeps images)"
+        f"({refused} turns it off)"
     )
     clips = network.clip_symbols is not False
     return {"one_hot": tuple(grids), "num_symbols": count, "clip_symbols": clips}

@@ -48,7 +48,12 @@ def test_it_stops_looking_at_the_first_bright_image():
         (Box(0, 2, (4, 5, 5), np.uint8), 3),
         (Box(0, 40, (7, 7), np.uint8), 41),  # not more than it declares
         (Box(0, 1, (7, 7, 3), np.uint8), None),  # planes
-        (Box(-1, 3, (10, 10, 3), np.int64), None),
+        (Box(-1, 3, (10, 10, 3), np.int64), 5),
+        (Box(-1, 99, (10, 10, 3), np.int64), None),
+        (Box(0, 100, (4, 4), np.int8), 64),  # a table of codes
+        (Box(-6, 6, (8, 8), np.int64), 13),
+        (Box(0, 9, (3, 8), np.int64), None),
+        (Box(0, 9, (2, 20, 20, 2), np.int64), 10),
         (Box(0, 1, (10, 10, 3), np.float32), None),
         (Box(0, 1, (10, 10, 3), np.bool_), None),
         (Box(0, 9, (30,), np.uint8), None),  # no image

@@ -44,7 +44,7 @@ def test_values_that_appear_later_are_clipped_everywhere(tmp_path, capsys, how):
     policy = train(tmp_path / "run", 1024, env_kwargs={"late": 200}, **how)
     out = capsys.readouterr().out
     assert out.count("auto: one-hot encoding of 'obs' with 16 symbols") == 1
-    assert "(one_hot='none' keeps images)" in out
+    assert "(one_hot='none' turns it off)" in out
     network = network_of(tmp_path / "run")
     assert (network["one_hot"], network["num_symbols"]) == (["obs"], 16)
     assert network["clip_symbols"] is True

@@ -36,7 +36,8 @@ _GROUPS = {
         "Evaluations, checkpoints and logs.",
         "eval_episodes eval_interval eval_env_kwargs eval_envs eval_deterministic eval_max_steps "
         "eval_timeout_s target_return "
-        "info_metrics checkpoint_interval keep_checkpoints log_interval_s log_iterations",
+        "info_metrics checkpoint_interval checkpoint_interval_s keep_checkpoints log_interval_s "
+        "log_iterations",
     ),
     "sizes": (
         "Numbers of actors and environments, and sizes of rollouts and batches.",

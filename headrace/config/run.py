@@ -172,6 +172,9 @@ class Config:
     """Reset all environments at each checkpoint, so that resuming reproduces the run exactly."""
     checkpoint_interval: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps between checkpoints; a last one is written at the end."""
+    checkpoint_interval_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
+    """Seconds after which a checkpoint is written before that; infinity: by steps alone, as with
+    deterministic."""
     keep_checkpoints: Annotated[int, ranges.COUNT] = 3
     """Number of latest checkpoints to keep, in addition to the best."""
     eval_episodes: Annotated[int, ranges.COUNT_OR_0] = 20

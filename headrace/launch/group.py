@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ from headrace.processes import library_defaults, stop_signals
 from headrace.processes.ray_package import ray_package
 from headrace.rundir import checkpoint, directories
 from headrace.rundir.custom_metrics import checked_value
+from headrace.rundir.folders import steps_of
 from headrace.rundir.result import Result
 from headrace.trainer.hyperparameters import CurrentHyperparameters
 from headrace.trainer.start import begin
@@ -51,6 +53,7 @@ from headrace.types import SingleLearner
 from headrace.validation.fields import checked
 
 _GRACE_S = 2.0  # time for other learners' reports after the first failure
+_SAVING_S = 30.0  # time for the others to notice it and to save, if there is anything to save
 # A restart would fail in the same way, except after an EnvironmentLost.
 _FATAL = (ConfigError, CheckpointError, NonFinite, EnvironmentFault)
 
@@ -226,7 +229,8 @@ class LearnerGroup:
         """
         raise ConfigError(
             f"save() needs num_learners=1, not {self.config.num_learners}: several learners save "
-            "together, every checkpoint_interval steps and at the end"
+            "together, every checkpoint_interval steps or checkpoint_interval_s seconds and at the "
+            "end"
         )
 
     def finish(self, draw: bool = True) -> dict[str, Any]:
@@ -259,6 +263,7 @@ class LearnerGroup:
                     return
                 except LearnerFailed as failure:
                     if self.num_restarts >= self.config.learner_restarts or self._stopped:
+                        self._report_saved()
                         raise
                     self.num_restarts += 1
                     self._notify(
@@ -266,6 +271,13 @@ class LearnerGroup:
                         f"{self.config.learner_restarts})"
                     )
                     self.config = self.config.again(checkpoint.exists(self.run_dir))
+
+    def _report_saved(self) -> None:
+        """Report the checkpoint from which a failed run can be resumed."""
+        if checkpoint.exists(self.run_dir):
+            steps = steps_of(checkpoint.find(self.run_dir))
+            run = shlex.quote(str(self.run_dir))
+            self._notify(f"saved at {steps:,} steps: `headrace resume {run}` continues from there")
 
     def _generation(self) -> Iterator[Result]:
         """Run one generation of learners, from a new rendezvous to its end.
@@ -324,10 +336,15 @@ class LearnerGroup:
 
     def _check(self, learners: Learners) -> Iterator[Result]:
         """Raise the cause if a learner failed, after a grace period for all reports."""
-        deadline = time.monotonic() + _GRACE_S
+        start = reported_at = time.monotonic()
         while lost := self._lost():
             num_at_work = sum(not one.done for one in self._learners)
-            if len(lost) == num_at_work or time.monotonic() >= deadline:
+            now, limit = time.monotonic(), start + _GRACE_S
+            if not any(isinstance(one.failure, OthersLost) for one in self._learners):
+                reported_at = now  # they report after they have saved
+            if self._begun:
+                limit = min(start + _SAVING_S, reported_at + _GRACE_S)
+            if len(lost) == num_at_work or now >= limit:
                 raise self._cause(learners, lost)
             yield from self._listen(learners, 0.1)
 

@@ -188,7 +188,8 @@ def _first_checkpoint(run_dir: Path) -> str:
     """Describe when a run saves its first checkpoint, as part of a message."""
     try:
         config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["config"]
-        interval = f"{int(config['checkpoint_interval']):,} steps (checkpoint_interval)"
+        steps, seconds = int(config["checkpoint_interval"]), float(config["checkpoint_interval_s"])
+        interval = f"{steps:,} steps (checkpoint_interval) or {seconds:g} s (checkpoint_interval_s)"
     except (OSError, ValueError, KeyError, TypeError):
         interval = "checkpoint_interval steps"
     return f"checkpoint yet: a run saves one every {interval} and when it stops"

@@ -51,6 +51,7 @@ class Settings(TypedDict, total=False):
     kl_threshold: float
     deterministic: bool
     checkpoint_interval: int
+    checkpoint_interval_s: float
     keep_checkpoints: int
     eval_episodes: int
     eval_env_kwargs: dict[str, Any]

@@ -59,6 +59,11 @@ def _key(path: Path | str) -> tuple[int, int]:
     return int(match[2]), int(match[3] or 1)
 
 
+def steps_of(path: Path) -> int:
+    """Return the environment steps of a checkpoint, from its name; 0 if unknown."""
+    return _key(path)[0] if _NAME.fullmatch(path.name) else 0
+
+
 def saved(folder: Path, kind: str = "step") -> list[Path]:
     """List the checkpoints in ``folder``, oldest first, without incomplete ones."""
     named = [(path, _NAME.fullmatch(path.name)) for path in folder.glob("*_*")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 from headrace.config import Config
 from headrace.envs.names import Tasks
 from headrace.envs.probe import Probe
-from headrace.errors import CheckpointError, NonFinite
+from headrace.errors import CheckpointError, LearnerFailed, NonFinite, OthersLost
 from headrace.learner.multi_policy_learner import AnyLearner
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.processes import signals_held
@@ -22,6 +23,7 @@ from headrace.rundir.lock import Lock
 from headrace.rundir.run_progress import Progress
 from headrace.spaces.json import space_from_json, space_to_json
 from headrace.spaces.unified_spaces import Spaces
+from headrace.trainer.lone_checkpoint import best_return, claimed
 from headrace.types import Group
 
 
@@ -66,6 +68,8 @@ class Checkpointer:
         locks: bool = True,
     ) -> None:
         self._run_dir, self._config, self._group, self._saved = run_dir, config, group, saved
+        self._saved_at = time.monotonic()  # time of the latest attempt
+        self._locks = locks
         self._tried = -1  # number of updates at the latest attempt of a final checkpoint
         self.written = -1  # number of updates in the latest checkpoint
         self._path = run_dir
@@ -125,29 +129,60 @@ class Checkpointer:
             CheckpointError: the final checkpoint can't be written.
             NonFinite: a weight isn't finite; nothing was written.
         """
-        for name, weight in self._saved.policy.state_dict().items():
-            if weight.is_floating_point() and not weight.isfinite().all():
-                raise NonFinite(f"{name} has values that are not finite, so it is not saved")
+        _check_finite(self._saved.policy)
         if self._group.size > 1:  # it waits for other learners, which may have exited
             return self._save(final)
         with signals_held():
             return self._save(final)
 
+    def is_due(self) -> bool:
+        """Return True if ``checkpoint_interval_s`` seconds have passed since the latest attempt."""
+        passed_s = time.monotonic() - self._saved_at
+        return passed_s >= self._config.checkpoint_interval_s and not self._config.deterministic
+
     def save_rest(self, error: BaseException | None) -> None:
         """Save updates since the latest checkpoint before ``error`` propagates.
 
-        A failure here is reported and never replaces ``error``. Nothing is saved with several
-        learners, which would have to save together, or after a non-finite update.
+        A failure here is reported and never replaces ``error``. Nothing is saved after a non-finite
+        update, or if learners differ.
         """
         new = self._saved.progress.updates > max(self._loaded, self.written, self._tried)
-        if new and self._group.size == 1 and not isinstance(error, NonFinite):
-            try:
+        if not new or isinstance(error, NonFinite):
+            return
+        try:
+            if self._group.size == 1:
                 self.save(final=True)
-            except Exception as failure:
-                self._notify(f"could not save the updates since the latest checkpoint: {failure}")
+            elif self._may_save_alone(error):
+                self._save_alone()
+        except Exception as failure:
+            self._notify(f"could not save the updates since the latest checkpoint: {failure}")
+
+    def _may_save_alone(self, error: BaseException | None) -> bool:
+        """Return True if the weights are valid without the other learners."""
+        is_valid = isinstance(error, OthersLost) or not isinstance(error, LearnerFailed)
+        return is_valid and not self._config.deterministic  # which saves at fixed steps
+
+    def _save_alone(self) -> None:
+        """Save without the other learners, some of which have died.
+
+        All learners have the same weights and optimiser. The first one that gets here saves; the
+        others wait for it. Replay buffers and episodes of this learner stand for those of others.
+        Rank 0 may be dead, so others save as well, if a parent process holds the lock for all.
+        """
+        if self._group.rank > 0 and (self._locks or self._config.cluster is not None):
+            return
+        state, run_dir, size = self._saved, self._run_dir, self._group.size
+        _check_finite(state.policy)
+        with signals_held(), claimed(run_dir, state.progress.env_steps) as is_first:
+            if is_first:
+                if self._group.rank > 0:
+                    state.progress.best_return = best_return(run_dir)
+                own, episodes = state.learner.own_state(), state.episodes.state_dict()
+                self._write_final(self._state_of([own] * size, [episodes] * size))
 
     def _save(self, final: bool) -> Path:
-        _, learner, progress, episodes, league = self._saved
+        _, learner, progress, episodes, _ = self._saved
+        self._saved_at = time.monotonic()
         if self._group.size == 1 and progress.updates == self.written:
             return self._path
         progress.epoch += self._config.deterministic
@@ -155,18 +190,21 @@ class Checkpointer:
         if self._group.rank > 0 or progress.updates == self.written:
             return self._path
         states, parts = zip(*own, strict=True)
-        more = {
-            "learner": learner.state_dict(),
-            "own": list(states),  # of each learner, by rank
-            "episodes": list(parts),
-        }
-        if league is not None:
-            more["league"] = league.state_dict()
+        more = self._state_of(list(states), list(parts))
         if final:
             self._write_final(more)
         else:
             self._disk.attempt("saving a checkpoint", lambda: self._write(more))
         return self._path
+
+    def _state_of(
+        self, own: list[dict[str, Any]], episodes: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the state to save, except the progress; ``own``, ``episodes``: by rank."""
+        state = {"learner": self._saved.learner.state_dict(), "own": own, "episodes": episodes}
+        if self._saved.league is not None:
+            state["league"] = self._saved.league.state_dict()
+        return state
 
     def _write(self, more: dict[str, Any]) -> None:
         progress = self._saved.progress
@@ -239,6 +277,13 @@ class Checkpointer:
                     f"{folder} was trained with {name} {_line(theirs)}, so it can't be resumed on "
                     f"{self.description['config']['env']}, whose {name} is {_line(ours)}"
                 )
+
+
+def _check_finite(policy: AnyPolicy) -> None:
+    """Raise NonFinite if a weight isn't finite."""
+    for name, weight in policy.state_dict().items():
+        if weight.is_floating_point() and not weight.isfinite().all():
+            raise NonFinite(f"{name} has values that are not finite, so it is not saved")
 
 
 def _written(spaces: Sequence[Spaces]) -> list[list[Any]]:

@@ -46,6 +46,7 @@ class GroupState:
 
     stop: bool  # one learner must stop
     due: bool  # rank 0 will report
+    save: bool  # it is time for a checkpoint
     mean_return: float | None  # over the latest episodes of all
     full: bool  # the episode window is full
     restarts: int  # of actors
@@ -58,6 +59,7 @@ class LearnerRow:
 
     stop: float  # 1: it must stop
     due: float  # 1: it will report
+    save: float  # 1: it is time for a checkpoint
     checksum: float  # of its weights; -1: not compared
     restarts: float  # of its actors, since the start
     num_episodes: float  # in the window
@@ -123,6 +125,7 @@ class MetricsAllReduce:
         *,
         stop: bool = False,
         due: bool = False,
+        save: bool = False,
         restarts: int = 0,
         checksum: int | None = None,
     ) -> GroupState:
@@ -134,6 +137,7 @@ class MetricsAllReduce:
             own: metrics of its data.
             stop: this learner must stop.
             due: this learner will report; only rank 0's value counts.
+            save: it is time for a checkpoint; only rank 0's value counts.
             restarts: actor restarts since the start.
             checksum: checksum of its weights; None, for all learners: not compared.
 
@@ -149,6 +153,7 @@ class MetricsAllReduce:
             mine = LearnerRow(
                 stop=stop,
                 due=due,
+                save=save,
                 checksum=-1 if checksum is None else checksum,
                 restarts=restarts,
                 num_episodes=num_episodes,
@@ -173,7 +178,7 @@ class MetricsAllReduce:
     def _read(self, rows: np.ndarray, mine: MetricAccumulator, window: int) -> GroupState:
         """Reduce ``[W, n]`` rows column by column: there may be hundreds in each update."""
         heads, sums, greatest, _, waits = np.split(rows, _ENDS, 1)
-        stop, due, checksums, restarts, num_episodes, return_sum, _ = heads.T
+        stop, due, save, checksums, restarts, num_episodes, return_sum, _ = heads.T
         if checksums[0] >= 0:
             _compare(checksums.tolist())
         total = MetricAccumulator.read([*sums.sum(0).tolist(), *greatest.max(0).tolist()])
@@ -183,6 +188,7 @@ class MetricsAllReduce:
         return GroupState(
             stop=bool(stop.any()),
             due=bool(due[0]),
+            save=bool(save[0]),
             mean_return=float(return_sum.sum()) / episodes if episodes else None,
             full=bool((num_episodes == window).all()),
             restarts=int(restarts.sum()),

@@ -262,7 +262,7 @@ class Trainer:
                 if agreed is not None:
                     with self._metrics_group.untimed():
                         finished = finished or self._enough(agreed.mean_return, agreed.full, log)
-                        finished = self._after_update(finished, log)
+                        finished = self._after_update(finished, agreed.save, log)
                     with self._metrics_group.timed(), self.group.clock.phase("publish"):
                         self._publish(source)
                         collector.release()
@@ -388,6 +388,7 @@ class Trainer:
             own,
             stop=self._stopped,
             due=self._tally.is_due(self.config.log_interval_s, meter.env_steps * self.group.size),
+            save=self._archive.is_due(),
             restarts=source.num_restarts,
             checksum=checksum(self.policy) if compare else None,
         )
@@ -447,15 +448,19 @@ class Trainer:
 
     # -- results and checkpoints ----------------------------------------------------------------
 
-    def _after_update(self, finished: bool, log: RunLog | None) -> bool:
-        """Save and evaluate if due; returns True if the run has ended."""
+    def _after_update(self, finished: bool, save: bool, log: RunLog | None) -> bool:
+        """Save and evaluate if due; returns True if the run has ended.
+
+        Args:
+            save: it is time for a checkpoint.
+        """
         seconds = self.progress.now()
         self._early_returns.end_update(self.updates, self.env_steps, seconds)
         if log is not None:
             log.iteration(self._metrics_group.iterations(), self.updates, self.env_steps, seconds)
         if self._league is not None:
             self._league.after_update()
-        if self._crossed(self.config.checkpoint_interval) and not finished:
+        if (save or self._crossed(self.config.checkpoint_interval)) and not finished:
             if log is not None:
                 log.flush()  # rows reach the disk before the checkpoint that includes them
             self._archive.save()
@@ -575,7 +580,8 @@ class Trainer:
         if self.group.size > 1:
             raise ConfigError(
                 f"save() needs num_learners=1, not {self.group.size}: several learners save "
-                "together, every checkpoint_interval steps and at the end"
+                "together, every checkpoint_interval steps or checkpoint_interval_s seconds and at "
+                "the end"
             )
         valid = "False for save(): with it, checkpoints fall on checkpoint_interval"
         require(not self.config.deterministic, "deterministic", True, valid)

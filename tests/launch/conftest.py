@@ -35,11 +35,11 @@ def crew():
 def watch():
     """Iterates over a LearnerGroup; returns it, its results, and its messages except the doctor's.
 
-    ``act(group, result)`` is called with every result.
+    ``act(group, result)`` is called with every result; ``said`` gets the messages of a failed run.
     """
 
-    def run(config, act=lambda group, result: None):
-        said: list[str] = []
+    def run(config, act=lambda group, result: None, said=None):
+        said = [] if said is None else said
         results = []
         with hr.LearnerGroup(config, notify=said.append) as group:
             for result in group:

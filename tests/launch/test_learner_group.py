@@ -23,6 +23,7 @@ from headrace.api import resume_config
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
 from headrace.rundir import checkpoint
 from headrace.rundir.files import read_jsonl
+from headrace.rundir.folders import steps_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the environments below
 
@@ -300,9 +301,10 @@ def test_a_lost_learner_is_named_and_nobody_is_left(tiny, watch, nobody, leftove
             os.kill(group.pids()[rank], number)
             lost_at.append(time.monotonic())
 
+    said = []
     config = tiny(num_learners=2, num_actors=2, total_steps=FOR_EVER, learner_timeout_s=3)
     with pytest.raises(LearnerFailed) as caught:
-        watch(config, lose)
+        watch(config, lose, said)
     seconds, text = time.monotonic() - lost_at[0], str(caught.value)
     if number == signal.SIGKILL:
         assert text == f"learner {rank} exited with code -9"
@@ -310,6 +312,13 @@ def test_a_lost_learner_is_named_and_nobody_is_left(tiny, watch, nobody, leftove
     else:
         assert re.search(rf"learner {rank}:? was silent for 3 s", text)
         assert seconds > 2
+    steps = steps_of(checkpoint.find(config.run_dir))
+    assert steps >= 3 * 64
+    assert said[-1].startswith(f"saved at {steps:,} steps: `headrace resume ")
+    saved = checkpoint.load_trainer(checkpoint.find(config.run_dir))
+    assert len(saved["own"]) == len(saved["episodes"]) == 2
+    hr.resume(config.run_dir, total_steps=steps + 128, learner_timeout_s=600)
+    assert steps_of(checkpoint.find(config.run_dir)) >= steps + 128
     assert nobody() == []
     assert leftovers() == set()
 

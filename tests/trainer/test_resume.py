@@ -196,3 +196,35 @@ def test_a_line_of_metrics_cut_by_a_crash_is_dropped_on_resume(tiny, finish):
     assert steps[: len(results)] == [r.env_steps for r in results]
     assert steps == sorted(set(steps))
     assert len(file.read_text().splitlines()) == len(steps)
+
+
+def test_checkpoints_are_due_by_time_as_well_as_by_steps(tiny, monkeypatch):
+    saved_at = []
+    monkeypatch.setattr(
+        "headrace.trainer.checkpointing.checkpoint.rotate",
+        lambda run_dir, keep: saved_at.append(checkpoint.find(run_dir).name),
+    )
+    settings = {"transport": "serial", "total_steps": 320}
+    with hr.Trainer(tiny(checkpoint_interval_s=1e-6, **settings)) as trainer:
+        for _ in trainer:
+            pass
+    assert saved_at == trainer_names(trainer)
+    saved_at.clear()
+    for deterministic, interval_s in ((True, 1e-6), (False, float("inf"))):
+        config = tiny(
+            checkpoint_interval_s=interval_s,
+            deterministic=deterministic,
+            overwrite=True,
+            **settings,
+        )
+        with hr.Trainer(config) as trainer:
+            for _ in trainer:
+                pass
+        assert saved_at == trainer_names(trainer)[-1:]  # the last one alone
+        saved_at.clear()
+
+
+def trainer_names(trainer: hr.Trainer) -> list[str]:
+    """Return the names of checkpoints after each update."""
+    rows = read_jsonl(trainer.run_dir / "metrics.jsonl")
+    return [f"step_{steps}" for steps in sorted({row["env_steps"] for row in rows})]

@@ -1,0 +1,42 @@
+"""Decides which of several surviving learners saves after others have died."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.errors import CheckpointError
+from headrace.rundir import checkpoint
+from headrace.rundir.atomic_files import checkpoint_errors
+from headrace.rundir.folders import steps_of
+
+
+@contextlib.contextmanager
+def claimed(run_dir: Path, env_steps: int) -> Iterator[bool]:
+    """Yield True to the first of several processes inside the block; later ones wait for it.
+
+    Yield False if a checkpoint of ``env_steps`` or more exists.
+    """
+    folder = run_dir / "checkpoints"
+    with checkpoint_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        saved = checkpoint.exists(run_dir) and steps_of(checkpoint.find(run_dir)) >= env_steps
+        yield not saved
+    finally:
+        os.close(descriptor)
+
+
+def best_return(run_dir: Path) -> float | None:
+    """Return the training return of the best checkpoint, which only rank 0 knows, or None."""
+    with contextlib.suppress(CheckpointError):
+        if checkpoint.exists(run_dir):
+            state = checkpoint.load_trainer(checkpoint.find(run_dir, "best"))
+            return state.get("best_return")
+    return None

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
+import itertools
 import json
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import LaunchFailed
-from headrace.rundir import lock
+from headrace.rundir import checksums, lock
+from headrace.rundir.atomic_files import replace_text
+from headrace.rundir.folders import saved, steps_of
 
-_STEP = re.compile(r"step_(\d+)(-\d+)?")
+_OVERWRITE = "--overwrite"
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,12 @@ class JobSpec:
     def words(self, run_dir: Path | None, job: str, **known: str) -> list[str]:
         """Return the command of this start: one that resumes if the job has left a checkpoint.
 
-        The first start writes a file with the job's name next to the run directory. Later starts
-        treat newer files in the directory as their own. No file is written if the command
-        requires a free directory and it isn't, because the files are another job's, or if another
-        process trains there, because the command will fail.
+        The first start writes a file next to the run directory, with the job's name and the
+        checkpoints that exist before it. Later starts take all others for their own; clocks don't
+        matter. No file is written if the command requires a free directory and it isn't, because
+        the files are another job's, or if another process trains there, because the command will
+        fail. A start that finds no checkpoint of the job's own never overwrites anything: what
+        ``--overwrite`` would replace is moved to ``RUN.start-1``.
 
         Args:
             run_dir: path of the run directory on this machine.
@@ -56,19 +61,18 @@ class JobSpec:
             known: substitutions for "{address}" and the like.
 
         Raises:
-            LaunchFailed: the file can't be written.
+            LaunchFailed: the file can't be written, or the directory can't be moved.
         """
         words = self.command
         if run_dir is not None:
-            mark = _mark(run_dir)
             try:
-                if mark.exists() and mark.read_text(encoding="utf-8") == job:
-                    words = self.again if [*_own_steps(run_dir)] else self.from_scratch
+                mark = _Mark.read(run_dir)
+                if mark is not None and mark.job == job:
+                    words = self.again if [*_own_steps(run_dir)] else self._begin_again(run_dir)
                 elif not _is_held(run_dir) and (
                     self.from_scratch == self.command or not _is_used(run_dir)
                 ):
-                    mark.parent.mkdir(parents=True, exist_ok=True)
-                    mark.write_text(job, encoding="utf-8")
+                    _Mark(job, _checkpoints(run_dir)).write(run_dir)
             except OSError as error:
                 raise LaunchFailed(
                     f"can't write next to run_dir={str(run_dir)!r}: {error}"
@@ -77,24 +81,63 @@ class JobSpec:
             words = [word.replace(f"{{{name}}}", value) for word in words]
         return words
 
+    def _begin_again(self, run_dir: Path) -> list[str]:
+        """Return the command after a start without a checkpoint; move its files out of the way."""
+        if _OVERWRITE not in self.from_scratch:
+            return self.from_scratch
+        if _is_used(run_dir) and not _is_held(run_dir):
+            free = (run_dir.with_name(f"{run_dir.name}.start-{n}") for n in itertools.count(1))
+            run_dir.rename(next(path for path in free if not os.path.lexists(path)))
+        return [word for word in self.from_scratch if word != _OVERWRITE]
+
 
 def steps_saved(run_dir: Path | None) -> int:
     """Return the environment steps of the newest checkpoint of a job's own run, or 0."""
     return 0 if run_dir is None else max(_own_steps(run_dir), default=0)
 
 
-def _mark(run_dir: Path) -> Path:
+@dataclass(frozen=True)
+class _Mark:
+    """Contents of the file next to a run directory."""
+
+    job: str
+    before: dict[str, str]  # checkpoints of others, see _checkpoints
+
+    @staticmethod
+    def read(run_dir: Path) -> _Mark | None:
+        """Read the file; None if it is missing or isn't one."""
+        try:
+            return _Mark(**json.loads(_path(run_dir).read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def write(self, run_dir: Path) -> None:
+        """Write the file, atomically."""
+        path = _path(run_dir)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(dataclasses.asdict(self)))
+
+
+def _path(run_dir: Path) -> Path:
     return run_dir.with_name(f"{run_dir.name}.job")
 
 
+def _checkpoints(run_dir: Path) -> dict[str, str]:
+    """Return a hash of the checksums of each checkpoint, by name."""
+    hashes = {}
+    for path in saved(run_dir / "checkpoints"):
+        sums = path / checksums.NAME
+        content = sums.read_bytes() if sums.is_file() else b""
+        hashes[path.name] = hashlib.sha256(content).hexdigest()
+    return hashes
+
+
 def _own_steps(run_dir: Path) -> Iterator[int]:
-    """Yield the steps of each checkpoint that is newer than the mark."""
-    if (mark := _mark(run_dir)).exists():
-        since = mark.stat().st_mtime_ns
-        for path in run_dir.glob("checkpoints/step_*"):
-            step = _STEP.fullmatch(path.name)
-            if step is not None and path.stat().st_mtime_ns >= since:
-                yield int(step[1])
+    """Yield the steps of each checkpoint that didn't exist before the job."""
+    if (mark := _Mark.read(run_dir)) is not None:
+        for name, content in _checkpoints(run_dir).items():
+            if mark.before.get(name) != content:
+                yield steps_of(Path(name))
 
 
 def _is_used(run_dir: Path) -> bool:

@@ -30,7 +30,7 @@ def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint_of_its_own(tmp_p
 
     assert runs() == f"begin {run_dir} auto"
     run_dir.mkdir()
-    assert runs() == f"begin {run_dir} auto --overwrite"
+    assert runs() == f"begin {run_dir} auto"  # never with --overwrite
     (run_dir / "checkpoints/step_8").mkdir(parents=True)
     assert runs() == "again"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -219,7 +220,7 @@ def test_a_requeue_that_never_works_is_told_with_the_command(job, send, capsys):
 def test_a_run_that_gets_no_further_in_its_time_limit_does_not_queue_again(
     job, send, capsys, saved, number, queued
 ):
-    Path("x.job").write_text("k 7")  # of the start before
+    Path("x.job").write_text(json.dumps({"job": "k 7", "before": {}}))  # of the start before
     Path("x/checkpoints/step_8").mkdir(parents=True)
     send(getattr(signal, f"SIG{number}"))
     saves = SAVES.replace("exit 0", f"mkdir -p x/checkpoints/{saved}; exit 0")
@@ -233,7 +234,6 @@ def test_a_run_that_gets_no_further_in_its_time_limit_does_not_queue_again(
 
 def test_checkpoints_of_a_run_that_a_job_replaces_are_no_measure_of_its_progress(job, send):
     Path("x/checkpoints/step_900").mkdir(parents=True)
-    os.utime("x/checkpoints/step_900", (1.0, 1.0))
     send(signal.SIGUSR1)
     assert job(SAVES.replace("exit 0", "mkdir x/checkpoints/step_8; exit 0"), run_dir="x")[1] == 1
 

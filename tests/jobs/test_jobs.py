@@ -101,7 +101,6 @@ class TestOrders:
     def test_a_job_that_overwrites_goes_on_from_its_own_checkpoints_only(self):
         self.runs("1")
         self.save()
-        os.utime(self.run_dir / "checkpoints/step_8", (1.0, 1.0))
         assert self.runs("2", "overwrite", "overwrite") == "overwrite"
         assert self.runs("2", "overwrite", "overwrite") == "overwrite"  # what is there is older
         self.save(9)
@@ -117,6 +116,55 @@ class TestOrders:
         assert self.runs("2", "overwrite", "overwrite") == "overwrite"  # which the lock refuses
         os.close(lock)
         assert self.runs("1", *given) == "again"
+
+    @pytest.mark.parametrize("shift_s", [-3600.0, 3600.0])
+    def test_clocks_that_were_set_or_differ_change_nothing(self, shift_s):
+        self.runs("1")
+        self.save()
+        for path in (self.run_dir, self.run_dir / "checkpoints/step_8"):
+            os.utime(path, (path.stat().st_mtime + shift_s,) * 2)
+        assert self.runs("1") == "again"
+        assert self.runs("2", "overwrite", "overwrite") == "overwrite"
+        assert self.runs("2", "overwrite", "overwrite") == "overwrite"  # it has saved nothing
+
+    def test_a_checkpoint_of_as_many_steps_as_another_job_s_is_known_by_its_content(self):
+        self.save()
+        sums = self.run_dir / "checkpoints/step_8/SHA256SUMS"
+        sums.write_text("of the job before")
+        assert self.runs("2", "overwrite", "overwrite") == "overwrite"
+        assert self.runs("2", "overwrite", "overwrite") == "overwrite"
+        sums.write_text("of this job")
+        assert self.runs("2", "overwrite", "overwrite") == "again"
+
+    def test_a_restart_never_overwrites_but_moves_files_out_of_the_way(self):
+        spec = JobSpec(["train"], ["train", "--overwrite"], ["resume"])
+        assert spec.words(self.run_dir, "1") == ["train"]
+        self.run_dir.mkdir()
+        for n in (1, 2):
+            (self.run_dir / "metrics.jsonl").write_text(f"of start {n}")
+            assert spec.words(self.run_dir, "1") == ["train"]
+            moved = self.run_dir.with_name(f"run.start-{n}")
+            assert (moved / "metrics.jsonl").read_text() == f"of start {n}"
+            assert not self.run_dir.exists()
+            self.run_dir.mkdir()
+        assert spec.words(self.run_dir, "1") == ["train"]
+        assert not self.run_dir.with_name("run.start-3").exists()  # it was empty
+
+    def test_a_directory_in_which_another_process_trains_stays(self):
+        spec = JobSpec(["train"], ["train", "--overwrite"], ["resume"])
+        spec.words(self.run_dir, "1")
+        self.run_dir.mkdir()
+        lock = os.open(self.run_dir / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert spec.words(self.run_dir, "1") == ["train"]
+        assert self.run_dir.exists()
+        os.close(lock)
+
+    def test_a_mark_that_was_cut_off_is_another_job_s(self):
+        self.runs("1")
+        self.save()
+        self.run_dir.with_name("run.job").write_text('{"job": "1"')
+        assert self.runs("1") == "begin"
 
     def test_a_checkpoint_that_was_not_finished_counts_for_nothing(self):
         self.runs("1")

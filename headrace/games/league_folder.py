@@ -4,6 +4,7 @@
     league/snapshots/<run>-<steps>/          policy.safetensors, config.json
     league/snapshots/<run>~1-<steps>/        of a run resumed from before a published snapshot
     league/runs/<run>/standings.json         the run's win rates, rewritten periodically
+    league/runs/<run>/owner.json             the run directory that plays as this run
     league/runs/<run>/games-<writer>.jsonl   its games, append-only
     league/matches/<name>.json               games of snapshots against each other
 

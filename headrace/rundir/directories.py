@@ -59,7 +59,7 @@ _FOLDERS += ["league", *(f"league/{name}" for name in ("snapshots", "runs", "mat
 _FOLDERS += ["league/snapshots/*", "league/runs/*"]
 _FILES += ["league/league.json", "league/league.png", "league/league.json.*.tmp"]
 _FILES += [f"league/snapshots/*/{name}" for name in (*checksums.POLICY_FILES, checksums.NAME)]
-_FILES += [f"league/runs/*/{name}" for name in ("standings.json*", "games-*.jsonl")]
+_FILES += [f"league/runs/*/{name}" for name in ("standings.json*", "owner.json*", "games-*.jsonl")]
 _FILES += ["league/matches/*.json", "league/matches/*.json.tmp"]
 
 

@@ -15,7 +15,7 @@ from headrace.games.league_folder import GAME, Snapshot, snapshots
 from headrace.games.opponent_sampling import SeatAssignment
 from headrace.games.win_rates import WinRates
 from headrace.nn.policy import Policy
-from headrace.rundir import checkpoint, exploited_opponent, league_writer
+from headrace.rundir import checkpoint, exploited_opponent, league_identity, league_writer
 from headrace.rundir.atomic_files import TolerantWriter
 from headrace.rundir.run_progress import Progress
 from headrace.spaces.json import space_to_json
@@ -111,7 +111,7 @@ class LeagueRun:
         self._written: dict[str, Any] = {}  # win rates, as actors see them
         self._unwritten, self._latest = 0, -1  # games; the step of the newest snapshot
         self._run, self._newest, self._branch = "", "", 0
-        self._disk = TolerantWriter(notify)
+        self._disk, self._notify = TolerantWriter(notify), notify
 
     def begin(self, description: dict[str, Any]) -> SeatAssignment:
         """Join the league and take the first snapshot, or resume as the checkpoint says.
@@ -136,11 +136,7 @@ class LeagueRun:
                     "restore it, or start another run"
                 )
             league_writer.create(folder, self._game)
-            if self._run:
-                self._rewind(folder)
-            else:
-                self._run = league_writer.join(folder, self._name)
-                self._snapshot()
+            self._join(folder)
         if self._group.size > 1:  # rank 0 is done
             self._run = self._group.broadcast(self._run)
         mixture = self._config.mixture
@@ -148,6 +144,29 @@ class LeagueRun:
         only = exploited_opponent.of(self._config, self._run_dir)
         where = None if folder is None or only is not None else folder.resolve()
         return SeatAssignment(mixture, checkpoint.load_one, where, self._run, only)
+
+    def _join(self, folder: Path) -> None:
+        """Join the league, or continue as an earlier member; a copy of a run is another member."""
+        is_shared, copied = self._config.league is not None, False
+        if is_shared and self._run:
+            copied = league_identity.is_copy(folder, self._run, self._run_dir)
+        if self._run and not copied:
+            self._rewind(folder)
+        else:
+            known = league_identity.run_of(folder, self._run_dir) if copied else None
+            before, self._run = self._run, known or league_writer.join(folder, self._name)
+            self._offsets, self._branch = {}, 0
+            if known:
+                self._rewind(folder)
+            else:
+                self._snapshot()
+            if copied:
+                self._notify(
+                    f"league: {self._run_dir} is a copy of the run {before}, so it plays as "
+                    f"{self._run}"
+                )
+        if is_shared:
+            league_identity.sign(folder, self._run, self._run_dir)
 
     def _rewind(self, folder: Path) -> None:
         """Undo changes after the checkpoint, except snapshots that others may play."""

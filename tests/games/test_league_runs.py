@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 from worlds.pennies import Pennies
 
 import headrace as hr
+from headrace.api import resume_config
 from headrace.errors import CheckpointError, ConfigError
 from headrace.games.league_folder import Games, LeagueView, snapshots, standings
-from headrace.rundir import league_writer
+from headrace.rundir import league_identity, league_writer
 
 SIZES: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 6, "fragment_length": 8}
 QUICK: dict[str, Any] = {
@@ -97,6 +98,63 @@ def test_two_runs_share_a_league(tmp_path: Path) -> None:
     opponents = set(league_writer.new_games(Path(shared), "x-2", {}))
     assert any(name.startswith("x-2-") for name in opponents)
     assert any(name.rpartition("-")[0] == "x" for name in opponents)
+
+
+def games_of(league: Path, run: str) -> int:
+    return sum(count for count, _ in league_writer.new_games(league, run, {}).values())
+
+
+def test_a_copy_of_a_run_plays_as_another_member(tmp_path: Path) -> None:
+    league, a, b, moved = (tmp_path / name for name in ("league", "a", "b", "moved"))
+    train(a, league=str(league), total_steps=500)
+    shutil.copytree(a, b, symlinks=True)
+    hr.resume(str(a), total_steps=1000)
+    games, said = games_of(league, "a"), list[str]()
+    for steps in (1000, 1500):  # the first resume leaves a checkpoint with its new name
+        trainer = hr.Trainer(resume_config(b, total_steps=steps), notify=said.append)
+        with trainer:
+            for _ in trainer:
+                pass
+    assert {path.name for path in (league / "runs").iterdir()} == {"a", "b"}
+    assert games_of(league, "a") == games > 0  # none was truncated
+    assert games_of(league, "b") > 0
+    assert [line for line in said if "is a copy of the run a, so it plays as b" in line] == said[:1]
+    a.rename(moved)
+    hr.resume(str(moved), total_steps=1500)
+    assert {path.name for path in (league / "runs").iterdir()} == {"a", "b"}
+    assert games_of(league, "a") > games
+
+
+def test_a_copy_that_died_before_its_first_checkpoint_keeps_its_name(tmp_path: Path) -> None:
+    league, a, b = (tmp_path / name for name in ("league", "a", "b"))
+    train(a, league=str(league), total_steps=300)
+    shutil.copytree(a, b, symlinks=True)
+    for _ in range(2):
+        hr.Trainer(resume_config(b, total_steps=900), notify=lambda line: None).close()
+    assert {path.name for path in (league / "runs").iterdir()} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "copied"),
+    [
+        ({}, False),
+        ({"host": "other"}, False),  # another node, the same shared file system
+        ({"host": "other", "inode": 1}, True),
+        ({"inode": 1}, False),  # restored from a backup at its path
+        ({"inode": 1, "path": "/gone"}, False),  # moved to another file system
+        ({"inode": 1, "path": "/"}, True),
+        ({"device": -1, "path": "/"}, True),
+    ],
+)
+def test_a_copy_is_told_from_a_directory_that_was_moved(
+    tmp_path: Path, changes: dict[str, Any], copied: bool
+) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    assert not league_identity.is_copy(tmp_path, "a", tmp_path)
+    league_identity.sign(tmp_path, "a", tmp_path)
+    owner = tmp_path / "runs" / "a" / league_identity.OWNER
+    owner.write_text(json.dumps(json.loads(owner.read_text()) | changes))
+    assert league_identity.is_copy(tmp_path, "a", tmp_path) is copied
 
 
 @pytest.mark.slow

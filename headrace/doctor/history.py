@@ -92,6 +92,23 @@ class History:
         return default if unknown else value
 
     @property
+    def is_crowded(self) -> bool:
+        """True if other programs used over a quarter of the cores, and hardly any core was idle."""
+        own, other, idle = (self.median(f"cores/{name}") for name in ("own", "other", "idle"))
+        return other > 0.25 * (own + other + idle) and idle < 0.1 * (own + other + idle)
+
+    def step_seconds(self, share: float) -> float:
+        """Return the seconds of an environment step in a part of the run with this utilisation.
+
+        On a crowded machine the clock includes waiting for a core, so the processor time of the
+        whole run is an upper bound.
+        """
+        speed = self.median("charts/SPS")
+        if not speed > 0:
+            return 0.0
+        return (min(share, self.median("cores/own")) if self.is_crowded else share) / speed
+
+    @property
     def small_images(self) -> list[list[int]]:
         """Height and width of each image that is too small for its deep network."""
         return self._settings.get("images") or []

@@ -15,36 +15,15 @@ from typing import Any
 import numpy as np
 
 from headrace.doctor.history import RETURN, History
+from headrace.doctor.returns import FEW_STEPS, digits, has_gained, is_poor, never_moved
 
-_FEW_STEPS = 500  # optimiser steps after which training should have improved
-
-
-def has_gained(h: History, share: float = 0.25) -> bool:
-    """Return True if returns rose lastingly, by more than noise and a share of the initial ones."""
-    start, late = _least_at_first(h), h.known(RETURN, late=True)
-    chance = 2 * float(np.median(np.abs(np.diff(late)))) if len(late) > 1 else 0.0
-    return h.median(RETURN) - start > max(share * abs(start), chance)
-
-
-def _least_at_first(h: History) -> float:
-    """Return the least of the first three results; NaN without any."""
-    return float(min(h.known(RETURN)[:3], default=math.nan))
-
-
-def is_poor(h: History) -> bool:
-    """Return True if little was gained, or most of it was lost again."""
-    start, best, late = _least_at_first(h), h.best(RETURN), h.median(RETURN)
-    if len(h.known(RETURN)) < 3 or h.is_game:
-        return False
-    if h.goes_on:  # it may have started at its best
-        return bool(best - late > 0.5 * abs(best))
-    return bool(best - start < 0.2 * abs(start) or late - start < 0.35 * (best - start))
+_FAR_MEANS = 2.5  # distance of means from the middle, in units of the bounds
 
 
 def value_blind(h: History) -> str | None:
     """Explained variance stays near 0 while returns don't rise."""
     explained, course = h.median("losses/explained_variance"), h.known("losses/explained_variance")
-    began = h.optimiser_steps > _FEW_STEPS and h.progress > 0.25
+    began = h.optimiser_steps > FEW_STEPS and h.progress > 0.25
     if not began or not len(course):
         return None
     ignored = h.setting("value_coef", 1.0) < 0.01  # in the loss; noise may then explain a little
@@ -63,6 +42,12 @@ def entropy_collapsed(h: History) -> str | None:
     """Entropy is a few percent of its maximum, at a poor return."""
     last, first = h.median("losses/entropy"), h.first("losses/entropy")
     most = h.max_entropy
+    level = never_moved(h)
+    if level is not None and _is_certain(h, last, first):
+        return (
+            f"entropy collapsed at chance: from {first:.2f} to {last:.2f} nats, while returns stay "
+            f"at {level:,.{digits(level)}f}, so that hardly any other action is tried"
+        )
     if most is None:
         if last < first - 3.0 * h.num_continuous and h.progress < 0.5 and is_poor(h):
             return (
@@ -77,11 +62,29 @@ def entropy_collapsed(h: History) -> str | None:
     return None
 
 
+def _is_certain(h: History, last: float, first: float) -> bool:
+    """Return True if entropy fell by more than half, or 1.5 nats per continuous action."""
+    if h.max_entropy is None:
+        return last < first - 1.5 * h.num_continuous
+    return last < 0.5 * h.max_entropy
+
+
+def means_outside(h: History) -> str | None:
+    """Means of continuous actions are far outside their bounds."""
+    size = h.median("losses/mean_size")
+    if size > _FAR_MEANS:
+        return (
+            f"means of actions are far outside their bounds: {size:.1f} times as far from the "
+            "middle as the bounds, so that most sampled actions are the same after clipping"
+        )
+    return None
+
+
 def random_policy(h: History) -> str | None:
     """Entropy is still at its maximum, with a large bonus."""
     last, first = h.median("losses/entropy"), h.first("losses/entropy")
     coef, most = h.setting("entropy_coef", 0.0), h.max_entropy
-    if coef < 0.05 or h.progress < 0.25 or h.optimiser_steps < _FEW_STEPS or has_gained(h):
+    if coef < 0.05 or h.progress < 0.25 or h.optimiser_steps < FEW_STEPS or has_gained(h):
         return None  # a small bonus can't outweigh advantages
     if h.is_game and coef < 1.0:
         return None  # the best policy may be random
@@ -168,7 +171,7 @@ def _is_scaled(h: History) -> bool:
 def evaluation_far(h: History) -> str | None:
     """Evaluations without sampling are far worse than training."""
     elsewhere = bool(h.setting("eval_env_kwargs", ""))  # different on purpose
-    if elsewhere or h.is_game or h.optimiser_steps < _FEW_STEPS or h.progress < 0.5:
+    if elsewhere or h.is_game or h.optimiser_steps < FEW_STEPS or h.progress < 0.5:
         return None
     recent = h.steps >= 0.6 * h.steps[-1]
     columns = RETURN, "eval/episodic_return", "seconds"
@@ -216,6 +219,9 @@ def _chance(evaluation: Mapping[str, Any]) -> float:
 def standstill(h: History) -> str | None:
     """Updates hardly change the policy."""
     early = h.all("charts/learning_rate") > 0.2 * h.setting("learning_rate", 0.0)
+    is_old = h.median("lag/steps") > 0.5
+    if is_old:  # a policy's KL from itself is 0, as in IMPACT's first updates
+        early &= ~(h.all("lag/steps") < 0.5)
     kl = h.all("losses/approx_kl")[early]
     kl, entropy = kl[np.isfinite(kl)], h.known("losses/entropy")
     size = h.num_continuous if h.max_entropy is None else h.max_entropy
@@ -224,7 +230,7 @@ def standstill(h: History) -> str | None:
     if np.ptp(entropy) > 0.02 * size:  # a converged policy also moves little
         return None
     moved = float(np.median(kl))
-    if h.median("lag/steps") > 0.5:
+    if is_old:
         clipped = h.median("losses/clipfrac") > 0.3  # another problem
         if moved < 1e-5 and not clipped:
             return (
@@ -236,38 +242,4 @@ def standstill(h: History) -> str | None:
             "the policy stands still: in all updates so far its entropy changed by "
             f"{np.ptp(entropy):.1g} nats"
         )
-    return None
-
-
-def flat_returns(h: History) -> str | None:
-    """All episodes have the same return, whatever is tried."""
-    returns, last = h.known(RETURN), h.median("losses/entropy")
-    varies = any(np.ptp(h.known(name)) > 0 for name in [RETURN, *h.agents] if len(h.known(name)))
-    # A random initial policy with the same return hadn't found the optimum.
-    most = h.max_entropy
-    tries = most is None or last > 0.75 * most or h.first("losses/entropy") > 0.9 * most
-    few = h.episodes < 100 or h.progress < 0.5  # training may not have started everywhere
-    few |= h.steps_without_end > 0.25 * h.steps[-1]
-    if len(returns) >= 3 and not varies and tries and not few and not h.goes_on:
-        return (
-            f"every episode returns {returns[0]:g}, so that there is no training signal: no "
-            "action that changes it was found"
-        )
-    return None
-
-
-def return_lost(h: History) -> str | None:
-    """Returns dropped again by more than noise."""
-    returns = h.known(RETURN)
-    explained = h.known("losses/explained_variance")
-    if len(returns) < 6 or h.progress < 0.5 or not len(explained) or h.is_game:
-        return None
-    if np.quantile(explained, 0.75) < 0.2:  # returns are noise
-        return None
-    start, best = h.start(RETURN), h.best(RETURN)
-    now = float(returns[-max(3, len(returns) // 4) :].max())  # best of the last quarter
-    chance = 2.5 * float(np.median(np.abs(np.diff(returns, n=2))))  # 4 standard deviations of noise
-    if best - start > 0.6 * abs(start) and best - now > max(0.7 * (best - start), chance):
-        digits = 1 if abs(best) >= 10 else 2
-        return f"the return collapsed: it fell from {best:,.{digits}f} to {now:,.{digits}f}"
     return None

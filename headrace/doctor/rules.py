@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.doctor import learning, work
+from headrace.doctor import learning, returns, work
 from headrace.doctor.history import History
 from headrace.errors import wrapper
 
@@ -32,12 +32,17 @@ class Rule(NamedTuple):
         return mends.replace(RESIZE, wrapper(RESIZE))
 
 
+_CAUSES = (
+    *("flat-returns", "standstill", "kl-high", "random-policy", "returns-unnormalised"),
+    *("gradient-clipped", "lag-high", "clip-fraction", "value-blind", "entropy-collapsed"),
+    *("endless-episodes", "means-outside", "below-start"),
+)  # problems that explain returns that never move
 RULES = (
     Rule("environment-slow", work.environment_slow,
          "more actors or envs_per_actor; engine=threads if it waits for I/O"),
     Rule("endless-episodes", work.endless_episodes,
          f"a time limit: {TIME_LIMIT}"),
-    Rule("flat-returns", learning.flat_returns,
+    Rule("flat-returns", returns.flat_returns,
          "a denser reward in a wrapper, or more entropy_coef"),
     Rule("actors-die", work.actors_die, "fixing the environment's error, shown on the terminal"),
     Rule("standstill", learning.standstill, "a larger learning_rate, or more epochs",
@@ -55,10 +60,16 @@ RULES = (
          "value_coef, normalize_values=True, or a smaller gamma",
          ("flat-returns", "kl-high", "endless-episodes", "standstill", "returns-unnormalised",
           "entropy-collapsed")),
+    Rule("means-outside", learning.means_outside, "bounds_coef=0.01, or squash_actions=True"),
     Rule("entropy-collapsed", learning.entropy_collapsed,
-         "more entropy_coef, or a smaller learning_rate"),
-    Rule("return-lost", learning.return_lost, "a smaller learning_rate, or lr_schedule=linear",
+         "more entropy_coef, or a smaller learning_rate", ("flat-returns",)),
+    Rule("return-lost", returns.return_lost, "a smaller learning_rate, or lr_schedule=linear",
          ("kl-high", "entropy-collapsed")),
+    Rule("below-start", returns.below_start,
+         "a larger gamma, noise_color=1, or a smaller learning_rate",
+         ("kl-high", "entropy-collapsed", "return-lost", "means-outside")),
+    Rule("flat", returns.flat,
+         "longer training, core=lstm, noise_color=1, or a denser reward", _CAUSES),
     Rule("greedy-far", learning.greedy_far,
          "longer training, or eval_deterministic=False"),
     Rule("evaluation-far", learning.evaluation_far,

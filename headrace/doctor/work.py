@@ -1,6 +1,7 @@
 """Rules about utilisation and waiting: one function per problem.
 
-See ``learning.py``. Other load on the machine is not a problem of the run.
+See ``learning.py``. The load of other programs is not a problem of the run: on a crowded machine,
+rules about time use the processor time of the run (:meth:`History.step_seconds`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from headrace.doctor.history import RETURN, History
 
 def environment_slow(h: History) -> str | None:
     """Actors mainly step environments, and the learner waits."""
-    share, speed = h.median("utilisation/environment"), h.median("charts/SPS")
+    share = h.median("utilisation/environment")
     acting = h.median("utilisation/actor") * h.setting("num_actors", 1)
-    step_s = share * acting / speed if speed > 0 else 0.0  # of one environment, on one actor
+    step_s = share * h.step_seconds(acting)  # of one environment, on one actor
     if step_s > 0.7e-3 and share > 0.9 and not h.median("utilisation/learner") > 0.5:
         return (
             f"the environment is slow: a step takes {1e3 * step_s:,.1f} ms, "
@@ -57,7 +58,7 @@ def learner_idle(h: History) -> str | None:
     count = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
     alone = h.setting("transport", "shm") == "serial" or h.setting("algo", "") == "a3c"
     little = learner < (0.5 if count <= 4 else 0.3)
-    if little and actor > 0.9 and count <= 8 and not alone:
+    if little and actor > 0.9 and count <= 8 and not alone and not h.is_crowded:
         return f"the learner is idle: it waits for rollouts {1 - learner:.0%} of its time"
     return None
 
@@ -65,7 +66,7 @@ def learner_idle(h: History) -> str | None:
 def learner_slow(h: History) -> str | None:
     """The learner is the bottleneck and trains for over 10 ms per environment step."""
     share, speed = h.median("utilisation/learner"), h.median("charts/SPS")
-    step_s = share / speed if speed > 0 else 0.0
+    step_s = h.step_seconds(share)
     if share > 0.7 and step_s > 0.01:
         return (
             f"the learner is slow: {speed:,.0f} steps/s, because it trains for {1e3 * step_s:,.0f} "

@@ -21,6 +21,7 @@ from headrace.algos.common import Hyperparameters
 from headrace.algos.minibatches import Minibatches
 from headrace.errors import NonFinite
 from headrace.learner import learner_state
+from headrace.learner.action_means import mean_size
 from headrace.learner.batches import real_rows
 from headrace.learner.chunks import ChunkedPolicy
 from headrace.learner.finite_checks import check_weights, is_finite, non_finite_error, not_finite
@@ -110,10 +111,13 @@ class Learner:
             values: new values of hyperparameters, by name; others are unchanged.
         """
         seen: list[list[Moments]] = []
+        sizes: list[float] = []
 
         def noted() -> Batch:
             batch = fresh()
             seen.append(self._statistics(batch))
+            size = mean_size(self.policy, batch.obs, batch.first, batch.core)
+            sizes.extend([] if size is None else [size])
             if self.returns is not None:
                 self.returns.take(seen[-1].pop())
             return batch
@@ -121,7 +125,7 @@ class Learner:
         metrics = self.train(noted, learning_rate, values)
         for moments_of_torsos in seen:
             self.policy.take(moments_of_torsos)
-        return metrics
+        return metrics | ({"mean_size": sum(sizes) / len(sizes)} if sizes else {})
 
     def train(
         self, fresh: Fresh, learning_rate: float, values: Mapping[str, float] = _NO_VALUES

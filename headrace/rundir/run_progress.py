@@ -13,6 +13,7 @@ from headrace.envs.names import env_name
 from headrace.games import turn_based_game
 from headrace.learner.multi_policy_learner import METRICS
 from headrace.nn.policy_mapping import PolicyMapping
+from headrace.processes.core_use import CoreMeter, CoreUse
 from headrace.processes.memory import free_bytes, resident_bytes
 from headrace.rundir.bottleneck import ActorsAhead, RunTimes, compare
 from headrace.rundir.episodes import Episodes
@@ -21,7 +22,7 @@ from headrace.rundir.per_task_metrics import by_policy
 from headrace.rundir.result import Result
 
 CURVE_POINTS = 60  # fewest results of a run that reaches total_steps, unless it has fewer updates
-_MEMORY_S = 1.0  # fewest seconds between two measurements of memory, which take a millisecond
+_MEMORY_S = 1.0  # fewest seconds between measurements of memory and cores, of a few milliseconds
 _SHARE_OF_RUN, _FASTEST = 1 / 40, 1 / 50  # of the seconds so far, and of the interval
 
 
@@ -105,6 +106,9 @@ class RunProgress:
         self._first_time = self._last_time = started
         self._mapping: PolicyMapping | None = None
         self._measured_at, self._memory = -math.inf, (0, 0)
+        alone = config.num_learners == 1 and config.cluster is None  # all processes descend
+        self._cores = CoreMeter() if alone else None
+        self._use: CoreUse | None = None
         self.has_news = True  # there were updates since the last result, or there is no result
 
     def begin(self, episodes: Episodes) -> None:
@@ -166,7 +170,10 @@ class RunProgress:
         extra |= {"seconds": progress.trained_s, "sps": sps, "frames": self._frames}
         if now - self._measured_at >= _MEMORY_S:
             self._measured_at, self._memory = now, (resident_bytes(), free_bytes())
+            self._use = None if self._cores is None else self._cores.measure()
         extra |= dict(zip(("memory_learner", "memory_free"), self._memory, strict=True))
+        used = (None, None, None) if self._use is None else self._use
+        extra |= dict(zip(("cores_own", "cores_other", "cores_idle"), used, strict=True))
         extra["metrics"] = self._meter.of_losses() | extra.get("metrics", {})
         result = Result(**self._values(self._meter), **extra)
         self._last_time, self._last_steps, self._meter = now, steps, MetricAccumulator()

@@ -1,4 +1,4 @@
-"""Findings on short files of real runs, two of which failed."""
+"""Findings on short files of real runs: the first results, and some of the later ones."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ RUNS = Path(__file__).parent / "kept"
     [
         ("deep_doorkey", "small-image", "images of 7 × 7 pixels pass through 15 convolutions"),
         ("taxi_loops", "greedy-far", "they return -13.3 in the final evaluation, and sampled "),
+        ("swimmer_falls", "below-start", "11.7 at best in the last quarter, compared with 25.4"),
+        ("swimmer_lost", "return-lost", "it fell from 32.9 to 24.3"),
+        ("repeat_certain", "entropy-collapsed", "while returns stay at -0.50"),
+        ("pendulum_flat", "flat", "after 736 episodes they are still at -1,179.9"),
     ],
 )
 def test_failures_are_named(run, name, words):
@@ -26,8 +30,18 @@ def test_failures_are_named(run, name, words):
     assert words in one.finding.text
 
 
-def test_a_run_that_learned_has_no_finding():
-    assert findings(read_run(RUNS / "doorkey")) == []
+@pytest.mark.parametrize("run", ["doorkey", "mountaincar_pink", "swimmer"])
+def test_a_run_that_learned_has_no_finding(run):
+    assert findings(read_run(RUNS / run)) == []
+
+
+def test_the_load_of_other_programs_is_not_a_slow_environment(tmp_path):
+    assert findings(read_run(RUNS / "busy_machine")) == []
+    for file in (RUNS / "busy_machine").iterdir():
+        text = file.read_text().replace('"cores/', '"unused/')
+        (tmp_path / file.name).write_text(text)
+    (one,) = findings(read_run(tmp_path))
+    assert one.finding.name == "environment-slow"
 
 
 def test_an_evaluation_from_before_the_last_results_does_not_count(tmp_path):

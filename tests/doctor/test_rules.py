@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tries import examples
 
 from headrace.doctor import doctor as live
-from headrace.doctor import learning, rules, work
+from headrace.doctor import learning, returns, rules, work
 from headrace.doctor.doctor import FEWEST_ROWS, Doctor, examine
 from headrace.doctor.history import History
 
@@ -41,6 +41,8 @@ GREEDY = {
                    "lengths": [300] * 20},
 }  # fmt: skip
 UNLEARNT = {"charts/episodic_return": lambda i: 20.0 + i % 3, "eval/episodic_return": None}
+LEVEL = UNLEARNT | {"charts/episodes": lambda i: 50 * (i + 1), "charts/episodic_length": 20.0}
+CROWDED = {"cores/own": 0.4, "cores/other": 1.6, "cores/idle": 0.0}
 SLOW = {"utilisation/environment": 0.95, "utilisation/learner": 0.2}
 
 # Of each rule: what is ill, where it just isn't, and settings that differ.
@@ -57,8 +59,7 @@ CASES = {
         {"losses/approx_kl": 2e-5, "losses/entropy": 0.6}, {}),
     "kl-high": ({"losses/approx_kl": 0.2}, {"losses/approx_kl": 0.09}, {}),
     "random-policy": (
-        UNLEARNT | {"losses/entropy": 0.69}, UNLEARNT | {"losses/entropy": 0.65},
-        {"entropy_coef": 0.5}),
+        UNLEARNT | {"losses/entropy": 0.69}, {"losses/entropy": 0.65}, {"entropy_coef": 0.5}),
     "returns-unnormalised": (
         {"losses/value_loss": 400.0, "charts/episodic_return": lambda i: -900.0 + i,
          "eval/episodic_return": None},
@@ -72,7 +73,14 @@ CASES = {
     "clip-fraction": ({"losses/clipfrac": 0.45}, {"losses/clipfrac": 0.35}, {}),
     "value-blind": (
         UNLEARNT | {"losses/explained_variance": 0.01},
-        UNLEARNT | {"losses/explained_variance": 0.03}, {}),
+        {"losses/explained_variance": 0.03}, {}),
+    "means-outside": ({"losses/mean_size": 2.6}, {"losses/mean_size": 2.4}, {}),
+    "below-start": (
+        {"charts/episodic_return": lambda i: 30.0 - i, "eval/episodic_return": None,
+         "charts/episodes": lambda i: 8 * (i + 1)},
+        {"charts/episodic_return": lambda i: 30.0 - 0.3 * i, "eval/episodic_return": None,
+         "charts/episodes": lambda i: 8 * (i + 1)}, {}),
+    "flat": (LEVEL, LEVEL | {"charts/episodic_return": lambda i: 20.0 + i % 3 + 0.2 * i}, {}),
     "entropy-collapsed": (
         {"losses/entropy": 0.01, "charts/episodic_return": lambda i: 20.0 - 0.1 * i,
          "eval/episodic_return": None},
@@ -120,8 +128,8 @@ NATURAL = {
     "values that explain little before learning began": (
         UNLEARNT | {"losses/explained_variance": 0.0, "charts/updates": lambda i: i + 1}, {}),
     "values that explain little of returns that rise": ({"losses/explained_variance": 0.01}, {}),
-    "a random policy whose bonus is small": (
-        UNLEARNT | {"losses/entropy": 0.69}, {"entropy_coef": 0.01}),
+    "a policy that is random in half of its steps, with a small bonus": (
+        UNLEARNT | {"losses/entropy": 0.69}, {"entropy_coef": 0.01, "total_steps": 40_000}),
     "a random policy whose returns rise": ({"losses/entropy": 0.69}, {"entropy_coef": 0.5}),
     "actors that wait for a synchronous learner": (
         {"utilisation/actor": 0.1}, {"num_actors": 8}),
@@ -143,7 +151,25 @@ NATURAL = {
          "eval/episodic_return": None}, {}),
     "a return that rises and falls a little, as by chance": (
         {"charts/episodic_return": lambda i: 20.0 + 8 * (i == 10),
-         "eval/episodic_return": None}, {}),
+         "eval/episodic_return": None}, {"init_from": "runs/a"}),
+    "first episodes that are short and good": (
+        {"charts/episodic_return": lambda i: 90.0 if i < 2 else 60.0 + i,
+         "charts/episodes": lambda i: 4 * (i + 1), "eval/episodic_return": None}, {}),
+    "returns that fall below the first ones and rise again": (
+        {"charts/episodic_return": lambda i: 20.0 + 0.2 * (i - 10) ** 2,
+         "charts/episodes": lambda i: 50 * (i + 1), "eval/episodic_return": None}, {}),
+    "returns that are good soon after the first": (
+        {"charts/episodic_return": lambda i: 80.0 if i == 1 else 93.0 + 0.1 * (i % 3),
+         "charts/episodes": lambda i: 50 * (i + 1), "eval/episodic_return": None}, {}),
+    "an environment that waits for cores that other programs use": (
+        SLOW | CROWDED | {"charts/SPS": 1000.0}, {}),
+    "a learner that waits for cores that other programs use": (
+        CROWDED | {"charts/SPS": 60.0}, {}),
+    "a few actors that wait for cores that other programs use": (
+        CROWDED | {"utilisation/learner": 0.2, "utilisation/actor": 0.99}, {}),
+    "IMPACT's first updates, with data that is not old yet": (
+        {"losses/approx_kl": lambda i: 1e-15 if i < 12 else 0.01, "losses/entropy": 0.6,
+         "lag/steps": lambda i: 0.0 if i < 12 else 40.0}, {}),
     "the gradients of values in the units of rewards": (
         {"losses/grad_norm": 12.0}, {"normalize_values": False}),
     "returns that rise and fall by chance, which values don't explain": (
@@ -211,7 +237,39 @@ def test_a_policy_that_is_compared_with_itself_stands_still_by_its_entropy(chang
 @pytest.mark.parametrize(("grows", "found"), [(0.1, ["random-policy"]), (0.01, [])])
 def test_a_continuous_policy_becomes_random_by_a_bonus(grows, found):
     wider = UNLEARNT | {"losses/entropy": lambda i: 1.4 + grows * i}
-    assert names(rows(**wider), {"entropy_coef": 1.0}, Box(-1, 1, (2,))) == found
+    longer = {"entropy_coef": 1.0, "total_steps": 40_000}
+    assert names(rows(**wider), longer, Box(-1, 1, (2,))) == found
+
+
+@pytest.mark.parametrize(
+    ("late", "space", "found"),
+    [
+        (0.3, Discrete(2), "entropy-collapsed"),
+        (0.4, Discrete(2), "flat"),
+        (-1.2, Box(-1, 1, (1,)), "entropy-collapsed"),
+        (-0.8, Box(-1, 1, (1,)), "flat"),
+    ],
+)
+def test_entropy_collapses_at_chance_where_returns_never_moved(late, space, found):
+    falls = LEVEL | {"losses/entropy": lambda i: 0.6 if i < 5 else late}
+    (one,) = examine(rows(**falls), SETTINGS, space)
+    assert one.name == found
+    assert "20.0" in one.text or "21.0" in one.text
+    assert names(rows(**falls | {"charts/episodes": 100.0}), space=space) == []
+
+
+@pytest.mark.parametrize(("last", "found"), [(13.0, ["return-lost"]), (15.0, [])])
+def test_a_smaller_gain_is_lost_if_nearly_all_of_it_is(last, found):
+    returns = {"charts/episodic_return": lambda i: 12.0 + 0.8 * i if i < 9 else last}
+    assert names(rows(**returns | {"eval/episodic_return": None})) == found
+
+
+def test_on_a_crowded_machine_steps_that_take_processor_time_are_slow():
+    assert names(rows(**SLOW | CROWDED | {"charts/SPS": 400.0})) == ["environment-slow"]
+    idle = CROWDED | {"cores/other": 1.2, "cores/idle": 0.4}  # so that nothing waits for a core
+    assert names(rows(**SLOW | idle | {"charts/SPS": 1000.0})) == ["environment-slow"]
+    few = CROWDED | {"cores/own": 1.6, "cores/other": 0.4}
+    assert names(rows(**SLOW | few | {"charts/SPS": 1000.0})) == ["environment-slow"]
 
 
 def test_figures_are_judged_while_the_learning_rate_is_high():
@@ -443,12 +501,15 @@ MUTANTS = {
     "abs(other)), chance)": "abs(other)), 3 * chance)",
     "step_s > 0.7e-3": "step_s > 0.3e-3",
     "dropped > 0.3 *": "dropped > 0.05 *",
+    "_FAR_MEANS = 2.5": "_FAR_MEANS = 2.0",
+    "first - last > max(0.2 *": "first - last > max(0.05 *",
+    "h.episodes < 200": "h.episodes < 2000",
 }
 
 
 @pytest.mark.parametrize("old", MUTANTS)
 def test_the_cases_above_notice_a_rule_that_is_wrong(old):
-    (module,) = [one for one in (learning, work) if old in inspect.getsource(one)]
+    (module,) = [one for one in (learning, returns, work) if old in inspect.getsource(one)]
     source = inspect.getsource(module)
     assert source.count(old) == 1
     broken = ModuleType("broken")
@@ -466,6 +527,8 @@ def test_the_cases_above_notice_a_rule_that_is_wrong(old):
                  "losses/entropy": lambda i: 0.6 + 5e-4 * i}  # fmt: skip
         once = History(rows(**moves), SETTINGS, Discrete(2))
         free = History(rows(**{"losses/approx_kl": 0.3}), SETTINGS | {"clip": None}, Discrete(2))
+        still = History(rows(**moves | {"losses/entropy": 0.6}), SETTINGS, Discrete(2))
+        found += [broken.standstill(still) is not None]
         found += [broken.standstill(once) is None, broken.kl_high(free) is None]
     assert not all(found)
 
@@ -478,13 +541,13 @@ BLACKJACK = (
 
 
 def test_returns_that_rise_and_fall_by_chance_are_not_lost():
-    def told(returns):
+    def told(means):
         rows = [
             {"env_steps": 1000 * (i + 1), "charts/episodic_return": value,
              "losses/explained_variance": 0.5}
-            for i, value in enumerate(returns)
+            for i, value in enumerate(means)
         ]  # fmt: skip
-        return learning.return_lost(History(rows, {"total_steps": 26_000}, None))
+        return returns.return_lost(History(rows, {"total_steps": 26_000}, None))
 
     assert [told(BLACKJACK[:end]) for end in range(13, 27)] == [None] * 14
     assert told([*np.linspace(0.0, 0.9, 12), *[0.1] * 14]).endswith("fell from 0.74 to 0.10")

@@ -23,11 +23,13 @@ FILES = [
     "charts/SPS", "charts/learning_rate",
     "charts/updates", "losses/policy_loss", "losses/value_loss", "losses/entropy",
     "losses/approx_kl", "losses/target_kl", "losses/clipfrac", "losses/explained_variance",
-    "losses/grad_norm", "lag/mean", "lag/max", "lag/steps", "lag/steps_max", "lag/dropped",
+    "losses/grad_norm", "losses/mean_size",
+    "lag/mean", "lag/max", "lag/steps", "lag/steps_max", "lag/dropped",
     "queue/lost", "time/wait", "time/learn", "time/publish", "time/comm", "time/sync",
     "eval/episodic_return",
     "utilisation/learner", "utilisation/actor", "utilisation/environment",
-    "memory/learner_bytes", "memory/free_bytes", "queue/depth", "sync/pulls", "sync/bytes",
+    "memory/learner_bytes", "memory/free_bytes",
+    "cores/own", "cores/other", "cores/idle", "queue/depth", "sync/pulls", "sync/bytes",
     "sync/divergence", "league/win_rate", "league/least_win_rate", "league/snapshots",
 ]  # fmt: skip
 

@@ -1,0 +1,125 @@
+"""Rules about the course of returns: that they don't move, stay too low, or are lost again.
+
+See ``learning.py``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headrace.doctor.history import RETURN, History
+
+FEW_STEPS = 500  # optimiser steps after which training should have improved
+
+
+def has_gained(h: History, share: float = 0.25) -> bool:
+    """Return True if returns rose lastingly, by more than noise and a share of the initial ones."""
+    start, late = _least_at_first(h), h.known(RETURN, late=True)
+    chance = 2 * float(np.median(np.abs(np.diff(late)))) if len(late) > 1 else 0.0
+    return h.median(RETURN) - start > max(share * abs(start), chance)
+
+
+def _least_at_first(h: History) -> float:
+    """Return the least of the first three results; NaN without any."""
+    return float(min(h.known(RETURN)[:3], default=math.nan))
+
+
+def is_poor(h: History) -> bool:
+    """Return True if little was gained, or most of it was lost again."""
+    start, best, late = _least_at_first(h), h.best(RETURN), h.median(RETURN)
+    if len(h.known(RETURN)) < 3 or h.is_game:
+        return False
+    if h.goes_on:  # it may have started at its best
+        return bool(best - late > 0.5 * abs(best))
+    return bool(best - start < 0.2 * abs(start) or late - start < 0.35 * (best - start))
+
+
+def never_moved(h: History) -> float | None:
+    """Return the level of returns if they never moved from those of the first policy, by noise.
+
+    None also before most of the run, because training may not have started to improve, and if the
+    first policy was trained.
+    """
+    returns, late = h.known(RETURN), h.known(RETURN, late=True)
+    few = len(returns) < 8 or len(late) < 4 or h.episodes < 200
+    early = h.progress < 0.8 or h.optimiser_steps < FEW_STEPS
+    if few or early or h.is_game or h.goes_on or not np.ptp(returns) > 0:
+        return None
+    quarters = [float(np.median(part)) for part in np.array_split(returns, 4)]
+    level, noise = float(np.median(late)), float(np.std(late))
+    began = np.abs(returns[:5] - level).max() < 3.5 * noise
+    by_chance = float(np.std(quarters)) < 0.6 * float(np.std(returns))
+    return level if began and (by_chance or np.ptp(quarters) < 0.1 * abs(level)) else None
+
+
+def flat(h: History) -> str | None:
+    """Returns never moved from those of the first policy."""
+    level = never_moved(h)
+    if level is None:
+        return None
+    return (
+        f"returns never moved: after {h.episodes:,.0f} episodes they are still at "
+        f"{level:,.{digits(level)}f}, like those of the first policy"
+    )
+
+
+def below_start(h: History) -> str | None:
+    """Returns of the last quarter are all below those of the first policy, by more than noise."""
+    counts, returns = h.all("charts/episodes"), h.all(RETURN)
+    envs = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
+    known = np.isfinite(returns) & (counts >= envs)  # the first episodes to end are short ones
+    returns = returns[known]
+    if len(returns) < 8 or h.progress < 0.8 or h.is_game:
+        return None
+    first, last = returns[:3].min(), returns[-max(3, len(returns) // 4) :].max()
+    noise = 2.5 * float(np.median(np.abs(np.diff(returns, n=2))))
+    if first - last > max(0.2 * abs(first), noise):
+        return (
+            f"returns are below those of the first policy: {last:,.{digits(last)}f} at best in "
+            f"the last quarter, compared with {first:,.{digits(first)}f} at first"
+        )
+    return None
+
+
+def flat_returns(h: History) -> str | None:
+    """All episodes have the same return, whatever is tried."""
+    returns, last = h.known(RETURN), h.median("losses/entropy")
+    varies = any(np.ptp(h.known(name)) > 0 for name in [RETURN, *h.agents] if len(h.known(name)))
+    # A random initial policy with the same return hadn't found the optimum.
+    most = h.max_entropy
+    tries = most is None or last > 0.75 * most or h.first("losses/entropy") > 0.9 * most
+    few = h.episodes < 100 or h.progress < 0.5  # training may not have started everywhere
+    few |= h.steps_without_end > 0.25 * h.steps[-1]
+    if len(returns) >= 3 and not varies and tries and not few and not h.goes_on:
+        return (
+            f"every episode returns {returns[0]:g}, so that there is no training signal: no "
+            "action that changes it was found"
+        )
+    return None
+
+
+def return_lost(h: History) -> str | None:
+    """Returns dropped again by more than noise."""
+    returns = h.known(RETURN)
+    explained = h.known("losses/explained_variance")
+    if len(returns) < 6 or h.progress < 0.5 or not len(explained) or h.is_game:
+        return None
+    if np.quantile(explained, 0.75) < 0.2:  # returns are noise
+        return None
+    start, best = h.start(RETURN), h.best(RETURN)
+    now = float(returns[-max(3, len(returns) // 4) :].max())  # best of the last quarter
+    chance = 2.5 * float(np.median(np.abs(np.diff(returns, n=2))))  # 4 standard deviations of noise
+    gain, loss = best - start, best - now
+    most = gain > 0.6 * abs(start) and loss > 0.5 * gain
+    whole = gain > 0.25 * abs(start) and loss > 0.8 * gain
+    if (most or whole) and loss > chance:
+        count = digits(best)
+        return f"the return collapsed: it fell from {best:,.{count}f} to {now:,.{count}f}"
+    return None
+
+
+def digits(value: float) -> int:
+    """Return how many decimals of a return are shown."""
+    return 1 if abs(value) >= 10 else 2

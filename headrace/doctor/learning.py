@@ -46,7 +46,7 @@ def entropy_collapsed(h: History) -> str | None:
     if level is not None and _is_certain(h, last, first):
         return (
             f"entropy collapsed at chance: from {first:.2f} to {last:.2f} nats, while returns stay "
-            f"at {level:,.{digits(level)}f}, so that hardly any other action is tried"
+            f"at {level:,.{digits(level)}f}, so the policy became certain without gaining anything"
         )
     if most is None:
         if last < first - 3.0 * h.num_continuous and h.progress < 0.5 and is_poor(h):

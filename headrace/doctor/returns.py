@@ -69,9 +69,10 @@ def below_start(h: History) -> str | None:
     """Returns of the last quarter are all below those of the first policy, by more than noise."""
     counts, returns = h.all("charts/episodes"), h.all(RETURN)
     envs = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
-    known = np.isfinite(returns) & (counts >= envs)  # the first episodes to end are short ones
+    known = np.isfinite(returns) & (counts >= max(30, envs))  # the first to end are short ones
     returns = returns[known]
-    if len(returns) < 8 or h.progress < 0.8 or h.is_game:
+    few = len(returns) < 8 or h.optimiser_steps < FEW_STEPS
+    if few or h.progress < 0.8 or h.is_game:
         return None
     first, last = returns[:3].min(), returns[-max(3, len(returns) // 4) :].max()
     noise = 2.5 * float(np.median(np.abs(np.diff(returns, n=2))))

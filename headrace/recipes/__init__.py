@@ -21,9 +21,11 @@ RECIPES: dict[str, Callable[[str], Config]] = {
     "impact-continuous": impact_paper.impact_continuous,
     "impact-discrete": impact_paper.impact_discrete,
     "lunarlander": tuned.lunarlander,
+    "mountaincar-continuous": tuned.mountaincar_continuous,
     "orbital": tuned.orbital,
     "pendulum": tuned.pendulum,
     "satellite": tuned.satellite,
+    "swimmer": tuned.swimmer,
 }
 
 

@@ -41,6 +41,20 @@ def pendulum(algorithm: str = "appo") -> Config:
     return Config(env="Pendulum-v1", algo=algos[algorithm], total_steps=300_000)
 
 
+def mountaincar_continuous(algorithm: str = "appo") -> Config:
+    """Settings with pink noise: independent noise hardly ever reaches the goal."""
+    kinds = {"ppo": PPO, "appo": APPO, "impact": IMPACT, "impala": IMPALA}
+    algo = kinds[algorithm](noise_color=1.0)
+    return Config(env="MountainCarContinuous-v0", algo=algo, total_steps=500_000)
+
+
+def swimmer(algorithm: str = "appo") -> Config:
+    """Settings with pink noise and a long horizon: at gamma 0.99 returns fall below the start."""
+    kinds = {"ppo": PPO, "appo": APPO}
+    algo = kinds[algorithm](noise_color=1.0, gamma=0.999)
+    return Config(env="Swimmer-v5", algo=algo, total_steps=400_000)
+
+
 def hopper(algorithm: str = "appo") -> Config:
     """Settings for Hopper-v5 in a million steps."""
     return _mujoco("Hopper-v5", algorithm)

@@ -124,3 +124,18 @@ def test_actions_follow_the_noise_and_learners_compute_the_same_log_probabilitie
     new[:-1] = begins[1:]
     assert new.any()
     assert steps[~new].max() < 0.25 < 0.4 < steps[new].mean()
+
+
+@pytest.mark.parametrize(("color", "reaches"), [(0.0, False), (1.0, True)])
+def test_pink_noise_reaches_the_goal_of_a_heavy_car(color, reaches):
+    envs = make_vec("MountainCarContinuous-v0", 8, "sync", {})
+    torch.manual_seed(1)
+    spaces = envs.single_observation_space, envs.single_action_space
+    policy = Policy(*spaces, Network((8,), scale_actions=True))
+    slab = Slab(rollout_spec(policy, 600, 8), 1, 1)
+    collector = Collector(envs, policy, "Car", noise_color=color)
+    collector.reset(3)
+    rollout = Rollout(**slab.trees[0])
+    collector.fill(rollout, 0)
+    envs.close()
+    assert bool(rollout.terminated.any()) == reaches

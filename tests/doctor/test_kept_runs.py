@@ -30,7 +30,7 @@ def test_failures_are_named(run, name, words):
     assert words in one.finding.text
 
 
-@pytest.mark.parametrize("run", ["doorkey", "mountaincar_pink", "swimmer"])
+@pytest.mark.parametrize("run", ["blackjack", "doorkey", "mountaincar_pink", "swimmer"])
 def test_a_run_that_learned_has_no_finding(run):
     assert findings(read_run(RUNS / run)) == []
 

@@ -155,6 +155,9 @@ NATURAL = {
     "first episodes that are short and good": (
         {"charts/episodic_return": lambda i: 90.0 if i < 2 else 60.0 + i,
          "charts/episodes": lambda i: 4 * (i + 1), "eval/episodic_return": None}, {}),
+    "returns of a few updates, below the first ones": (
+        {"charts/episodic_return": lambda i: 30.0 - i, "charts/updates": lambda i: i + 1,
+         "charts/episodes": lambda i: 8 * (i + 1), "eval/episodic_return": None}, {}),
     "returns that fall below the first ones and rise again": (
         {"charts/episodic_return": lambda i: 20.0 + 0.2 * (i - 10) ** 2,
          "charts/episodes": lambda i: 50 * (i + 1), "eval/episodic_return": None}, {}),

@@ -28,6 +28,7 @@ from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 from headrace.processes import global_generators_kept, library_defaults
+from headrace.processes.output import output_best_effort
 from headrace.recipes import for_tasks
 from headrace.rundir import checkpoint, resolve_imports
 from headrace.rundir.config_file import check_resumed, from_json, replaced
@@ -241,7 +242,12 @@ def run(
             report.say(line)
             network = config.network if config.network.torso is not None else None
             return checkpoint.load_policy(checkpoint.find(config.run_dir), network, trusted=True)
-    with _explain_lost_cluster(config), report, _trainer(config, started, report, group) as trainer:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(output_best_effort())
+        stack.enter_context(_explain_lost_cluster(config))
+        stack.enter_context(report)
+        trainer = _trainer(config, started, report, group)
+        stack.enter_context(trainer)
         report.begin(trainer.config, trainer.run_dir)
         if hint := few_steps(trainer.config):
             report.say(hint)

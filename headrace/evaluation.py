@@ -19,7 +19,6 @@ from headrace.actors.episodes import (
     PlayedEpisodes,
     drawing,
     played,
-    print_to_stderr,
     whole_episodes,
 )
 from headrace.actors.task_adapter import fitting, joined_for
@@ -43,6 +42,7 @@ from headrace.processes import (
     seed_global_generators,
     torch_threads,
 )
+from headrace.processes.output import print_to_stderr
 from headrace.validation import ranges
 from headrace.validation.fields import checked
 

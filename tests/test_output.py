@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.processes.output import GuardedStream, ends_with_its_reader, flush_output
+from headrace.processes.output import (
+    GuardedStream,
+    ends_with_its_reader,
+    flush_output,
+    output_best_effort,
+    print_line,
+)
 
 TRAIN = (
     "train a2c --env-id CartPole-v1 --total-steps 128 --num-actors 1 --envs-per-actor 4 "
@@ -39,6 +46,69 @@ def test_a_run_continues_without_its_output(where, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+NOISY = """
+import sys
+import gymnasium
+import headrace as hr
+
+class Noisy(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action):
+        print("a step", flush=True)
+        print("a step", file=sys.stderr, flush=True)
+        return self.env.step(action)
+
+if __name__ == "__main__":
+    def tell(result):
+        print(result, flush=True)
+
+    sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8, "total_steps": 64}
+    sizes |= {"eval_episodes": 2, "transport": sys.argv[1], "max_restarts": 0}
+    hr.train(Noisy, hr.A2C(), [tell], run_dir="run", **sizes)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    ("transport", "where"), [("shm", "> /dev/full 2>&1"), ("serial", "2> /dev/full")]
+)
+def test_environments_and_callbacks_that_print_do_not_stop_a_run(tmp_path, transport, where):
+    (tmp_path / "noisy.py").write_text(NOISY)
+    command = f"cd {tmp_path}; exec {sys.executable} noisy.py {transport} {where}"
+    subprocess.run(["bash", "-c", command], timeout=120, check=False, capture_output=True)
+    assert (tmp_path / "run" / "summary.json").exists()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["evaluation"]["episodes"] == 2
+
+
+def test_an_error_message_that_can_not_be_written_keeps_the_exit_status():
+    command = f"exec {sys.executable} -m headrace trian > /dev/full 2>&1"
+    assert subprocess.run(["bash", "-c", command], timeout=60, check=False).returncode == 2
+
+
+def test_best_effort_output_ignores_a_full_disk_alone(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Full())
+    before = sys.stdout
+    with output_best_effort(), output_best_effort():
+        assert sys.stdout.write("text") == 4
+        print("text", flush=True)
+        assert sys.stdout.getvalue() == ""
+    assert sys.stdout is before
+    print_line("text")
+
+    def closed(text):
+        raise BrokenPipeError
+
+    before.write = closed
+    with output_best_effort(), pytest.raises(BrokenPipeError):
+        print("text")
+    with output_best_effort():
+        sys.stdout = other = io.StringIO()
+    assert sys.stdout is other
 
 
 def test_a_failing_write_is_that_of_a_closed_pipe():

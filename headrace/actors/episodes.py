@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from headrace.games.vector import GameVector, absent_in, in_turns
 from headrace.nn.inputs import evaluated_mask
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.ops import tree
+from headrace.processes.output import print_to_stderr
 from headrace.types import Tree
 from headrace.validation import fields, ranges
 
@@ -26,12 +26,6 @@ MAX_STEPS = 100_000  # per episode; the longest of Atari takes 27,000
 TIMEOUT_S = 900.0
 _PATIENCE = 10  # an agent is given up when another has had this many times its episodes
 _FIRST_REPORT_S = 10.0  # later reports follow after twice, four times, … as long
-
-
-def print_to_stderr(line: str) -> None:
-    """Print a line of text on standard error; a failure to print is ignored."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(f"headrace: {line}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

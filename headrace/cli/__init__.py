@@ -14,7 +14,7 @@ from headrace.cli.commands import COMMANDS
 from headrace.cli.import_path import import_from_here
 from headrace.errors import HeadraceError, in_flags
 from headrace.processes.ctrl_c import ends_in_one_line
-from headrace.processes.output import ends_with_its_reader
+from headrace.processes.output import ends_with_its_reader, print_to_stderr
 
 
 @ends_in_one_line
@@ -41,5 +41,5 @@ def main(argv: list[str] | None = None) -> int:
         with in_flags():
             return COMMANDS[name](rest)
     except HeadraceError as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        print_to_stderr(str(error))
         return 2

@@ -42,6 +42,7 @@ from headrace.evaluating.run_end import finish
 from headrace.launch.local import LocalLearners
 from headrace.nn.policy import Policy
 from headrace.processes import library_defaults, stop_signals
+from headrace.processes.output import print_line
 from headrace.processes.ray_package import ray_package
 from headrace.rundir import checkpoint, directories
 from headrace.rundir.custom_metrics import checked_value
@@ -112,7 +113,10 @@ class LearnerGroup:
     @library_defaults()
     @checked
     def __init__(
-        self, config: Config, started: float | None = None, notify: Callable[[str], None] = print
+        self,
+        config: Config,
+        started: float | None = None,
+        notify: Callable[[str], None] = print_line,
     ) -> None:
         self._started = time.monotonic() if started is None else started
         stacked_frames = config.stacked_frames  # each learner may change the choice of "auto"

@@ -28,7 +28,7 @@ from headrace.processes.fork_server import (
 )
 from headrace.processes.memory import keep_freed_memory
 from headrace.processes.orphan_guard import HEAD
-from headrace.processes.output import flush_output
+from headrace.processes.output import flush_output, output_best_effort
 from headrace.processes.process_tree import (
     begin_session,
     is_ending,
@@ -269,11 +269,13 @@ def _live(
 
     torch.set_num_threads(1)
     try:
-        work(*args, pipe)
+        with output_best_effort():
+            work(*args, pipe)
         finalize_and_kill_descendants(mark)  # as a living parent does
     except BaseException as error:  # already reported; other threads must not delay the exit
         if not isinstance(error, SystemExit):
-            traceback.print_exc()
+            with output_best_effort():
+                traceback.print_exc()
         flush_output()
         kill_own_descendants(mark)
         code = getattr(error, "code", None)

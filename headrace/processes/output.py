@@ -74,6 +74,72 @@ class GuardedStream:
         return getattr(self._stream, name)
 
 
+class _BestEffortStream:
+    """A text stream that ignores failed writes, except to a closed pipe."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text as far as possible."""
+        with _writable_or_ignored():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the buffer as far as possible."""
+        with _writable_or_ignored():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _writable_or_ignored() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+
+
+@contextlib.contextmanager
+def output_best_effort() -> Iterator[None]:
+    """Ignore a full disk under stdout or stderr inside the block.
+
+    The output of a run is not worth the run: prints of environments and callbacks must not stop it.
+    """
+    before = sys.stdout, sys.stderr
+    ours: list[Any] = [_wrapped(stream) for stream in before]
+    sys.stdout, sys.stderr = ours
+    try:
+        yield
+    finally:
+        if sys.stdout is ours[0]:  # otherwise replaced inside the block
+            sys.stdout = before[0]
+        if sys.stderr is ours[1]:
+            sys.stderr = before[1]
+
+
+def _wrapped(stream: Any) -> Any:
+    if stream is None or isinstance(stream, _BestEffortStream):
+        return stream
+    return _BestEffortStream(stream)
+
+
+def print_to_stderr(line: str) -> None:
+    """Print a line of headrace on standard error; a failure to print is ignored."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(f"headrace: {line}", file=sys.stderr, flush=True)
+
+
+def print_line(line: str) -> None:
+    """Print a line on standard output; a full disk is ignored."""
+    with output_best_effort():
+        print(line, flush=True)
+
+
 @contextlib.contextmanager
 def _as_broken_pipe() -> Iterator[None]:
     try:

@@ -19,6 +19,7 @@ from headrace.doctor.doctor import Doctor, Finding
 from headrace.envs.changes import EnvChange
 from headrace.errors import on_one_line
 from headrace.evaluation import Evaluation
+from headrace.processes.output import print_line
 from headrace.rundir import tensorboard_events
 from headrace.rundir.atomic_files import TolerantWriter, checkpoint_errors, replace_text, write_json
 from headrace.rundir.early_returns import ReturnPoint
@@ -50,7 +51,7 @@ class RunLog:
         path: Path,
         num_learners: int,
         keep_until: tuple[int, int] | None = None,
-        notify: Callable[[str], None] = print,
+        notify: Callable[[str], None] = print_line,
         doctor: Doctor | None = None,
     ) -> None:
         self._metrics, self._evaluations = path / "metrics.jsonl", path / "evaluations.jsonl"

@@ -20,7 +20,6 @@ from headrace.actors.episodes import (
     VectorStep,
     drawing,
     played,
-    print_to_stderr,
     time_limit,
 )
 from headrace.envs.make import make_vec
@@ -30,6 +29,7 @@ from headrace.extras import needs
 from headrace.games.vector import agents_of, games_over
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import torch_threads
+from headrace.processes.output import print_to_stderr
 from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.spaces import walk
 from headrace.spaces.agreement import difference

@@ -40,6 +40,7 @@ from headrace.processes import (
     stop_signals,
     torch_threads,
 )
+from headrace.processes.output import output_best_effort, print_line
 from headrace.rundir.custom_metrics import CustomMetrics
 from headrace.rundir.early_returns import EarlyReturns
 from headrace.rundir.episodes import gather_episodes, own_episodes
@@ -96,7 +97,7 @@ class Trainer:
         self,
         config: Config,
         started: float | None = None,
-        notify: Callable[[str], None] = print,
+        notify: Callable[[str], None] = print_line,
         group: Group | None = None,
         handle_signals: bool = True,
         locks: bool = True,
@@ -169,7 +170,7 @@ class Trainer:
     def _own_state(self) -> Iterator[None]:
         """Set up process-wide state for the run inside the block, then restore the caller's."""
         generators = self._generators.in_use() if self._serial else contextlib.nullcontext()
-        with library_defaults(), generators:
+        with library_defaults(), output_best_effort(), generators:
             yield
 
     @property

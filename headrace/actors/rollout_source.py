@@ -170,6 +170,11 @@ class RolloutSource:
         """Number of rollouts waiting for the learner."""
         return len(self._slots)
 
+    @property
+    def num_slots(self) -> int:
+        """Number of rollouts that can be in flight."""
+        return len(self._slab.trees)
+
     def pids(self) -> list[int]:
         """Return the actors' process ids, each on its own machine; empty with serial transport."""
         return [] if self._fleet is None else self._fleet.pids()

@@ -10,6 +10,7 @@ from headrace.actors.rollout_source import RolloutSource, Taken
 from headrace.actors.weight_sync import divergence
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
+from headrace.errors import ActorFailed
 from headrace.learner.batches import gather
 from headrace.learner.hogwild import own_metrics
 from headrace.learner.multi_policy_learner import AnyLearner
@@ -18,7 +19,10 @@ from headrace.rundir.early_returns import EarlyReturns
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.trainer.prefetch import BatchPrefetcher
+from headrace.transport.queue import Header
 from headrace.types import Batch, Rollout
+
+_DROPS_PER_SLOT = 3  # dropped rollouts in a row, per slot, that mean that actors are out of date
 
 
 class BatchCollector:
@@ -110,7 +114,7 @@ class BatchCollector:
 
     def _take_of(self, task: int, early: list[Taken]) -> list[Rollout]:
         """Take one task's share of the batch, beginning with the ``early`` rollouts."""
-        meter, rollouts = self._meter, list[Rollout]()
+        meter, rollouts, dropped = self._meter, list[Rollout](), list[Header]()
         oldest = self._config.max_first_lag
         while (missing := self._share - len(rollouts)) > 0:
             taken, early = early or self._source.take(missing, self._stopped, task), []
@@ -127,7 +131,10 @@ class BatchCollector:
                 if oldest is not None and lag > oldest:
                     meter.dropped += 1
                     self._source.release([slot])
+                    dropped.append(header)
+                    self._check_progress(dropped, oldest)
                     continue
+                dropped.clear()
                 self.taken.append(slot)
                 rollouts.append(rollout)
                 meter.rollout(header)
@@ -140,6 +147,27 @@ class BatchCollector:
                 for metrics in own_metrics(rollout):
                     meter.note(**metrics)
         return rollouts
+
+    def _check_progress(self, dropped: list[Header], oldest: int) -> None:
+        """Raise ActorFailed if actors have stopped fetching weights.
+
+        While the learner waits, it publishes nothing. So only rollouts that were in flight before
+        can be too old, unless actors act with old weights for ever.
+
+        Args:
+            dropped: headers of the rollouts dropped in a row.
+            oldest: updates by which a rollout may be old.
+        """
+        if len(dropped) < _DROPS_PER_SLOT * self._source.num_slots:
+            return
+        recent = dropped[-self._source.num_slots :]
+        actors = ", ".join(map(str, sorted({header.actor for header in recent})))
+        newest = max(header.version for header in recent)
+        raise ActorFailed(
+            f"no progress: {len(dropped)} rollouts in a row were too old. Actors {actors} act with "
+            f"weights of update {newest} or earlier and no longer fetch new ones, but the learner "
+            f"has made {self._updates} updates and accepts rollouts that are at most {oldest} old"
+        )
 
     def _note_drift(self, batch: Batch) -> None:
         """Report to the batch's actors how far the learner's policy has diverged from theirs.

@@ -124,10 +124,11 @@ def check_files(config: Config) -> None:
     count = config.per_learner.num_actors if config.transport == "shm" else 0
     required = _OTHER_FILES + each * count
     if (allowed := allow_open_files(required)) < required:
-        near = max(1, (allowed - _OTHER_FILES) // each) * config.num_learners
+        near = max(0, allowed - _OTHER_FILES) // each * config.num_learners
+        instead = f"nearest: {near}" if near else f"set {setting('transport', repr('serial'))}"
         raise NoRoom(
             f"num_actors={config.num_actors} needs {required} open files per learner, but only "
-            f"{allowed} are allowed: raise the limit (ulimit -n), or nearest: {near}"
+            f"{allowed} are allowed: raise the limit (ulimit -n {required}), or {instead}"
         )
 
 

@@ -12,6 +12,7 @@ import torch
 
 import headrace as hr
 from headrace.actors.collector import rollout_spec
+from headrace.errors import ActorFailed
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.trainer.batch_collector import BatchCollector
@@ -39,7 +40,7 @@ class Source:
     def depth(self) -> int:
         return len(self.waiting)
 
-    num_tasks = 1
+    num_tasks, num_slots = 1, 4
 
     def message(self, slot: int) -> bytes:
         return b""
@@ -125,3 +126,30 @@ def test_a_run_that_gathers_ahead_keeps_its_bound_on_the_lag(tiny, monkeypatch):
     assert begun
     assert results[-1].env_steps >= 2560
     assert max(result.lag_max for result in results) <= config.lag_bound
+
+
+def test_actors_that_no_longer_fetch_weights_are_named(made):
+    intake, source = made
+
+    def take(count, stopped, task=0):
+        source.commit(0, version=3)
+        return Source.take(source, 1, stopped)
+
+    source.take = take
+    intake.begin(meter := MetricAccumulator(), 9, lambda: False)
+    says = "12 rollouts in a row were too old. Actors 0 act with weights of update 3 or earlier"
+    with pytest.raises(ActorFailed, match=says) as caught:
+        intake.fresh()
+    assert "has made 9 updates and accepts rollouts that are at most" in str(caught.value)
+    assert meter.dropped == len(source.released) == 12
+
+
+def test_rollouts_that_were_in_flight_are_dropped_without_an_error(made):
+    intake, source = made
+    for slot in range(11):
+        source.commit(slot, version=3)
+    for slot in (11, 12):
+        source.commit(slot, version=9)
+    intake.begin(meter := MetricAccumulator(), 9, lambda: False)
+    assert slots_of(intake.fresh()) == [11, 12]
+    assert meter.dropped == 11

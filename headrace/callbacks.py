@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from headrace.errors import HeadraceError, require
-from headrace.processes.output import print_line
 
 Call = Callable[..., bool | None]
 _PAUSE_S = 60.0  # pause after a failure of a dispensable callback; doubles each time
@@ -42,9 +41,7 @@ class CallbackList:
         ConfigError: a callback is not callable.
     """
 
-    def __init__(
-        self, callbacks: Iterable[Any], notify: Callable[[str], None] = print_line
-    ) -> None:
+    def __init__(self, callbacks: Iterable[Any], notify: Callable[[str], None] = print) -> None:
         listed = list(callbacks)
         for one in listed:
             require(callable(one), "callbacks", one, "functions, or objects with __call__")

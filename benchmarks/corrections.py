@@ -106,7 +106,9 @@ def train(case: Case) -> dict[str, Any]:
     names = ("correction", "replay_fraction", "learning_rate", "gamma", "lam", "reward_scale")
     algo = hr.IMPALA(
         replay_capacity=case["replay_updates"] * case["num_envs"],
+        epochs=1,
         minibatches=1,
+        clip=math.inf,
         lr_schedule="constant",
         **{name: case[name] for name in (*names, "entropy_coef")},
     )

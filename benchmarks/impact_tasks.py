@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +12,7 @@ from impact_runs import Run
 FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)  # of N * K
 PASSES = (1, 2, 4, 10, 16)
 WORKERS = (1, 2, 4)
+ONE_PASS = {"epochs": 1, "minibatches": 1, "clip": math.inf}  # IMPALA as in its paper
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ _LANDER = Task(
         "learning_rate": 1e-3, "buffer_size": 8, "passes": 10, "clip": 0.3, "rho": 2.0,
         "ratio": "R3", "t_target": None,
     },
-    impala={"learning_rate": 1.5e-3},
+    impala={"learning_rate": 1.5e-3, **ONE_PASS, "minibatches": 4},
     ppo={"learning_rate": 1e-3, "epochs": 4, "minibatches": 8},
     ppo_config={"envs_per_actor": 32, "batch_size": 2048},
 )  # fmt: skip
@@ -99,7 +101,7 @@ _CARTPOLE = Task(
         "learning_rate": 1e-3, "buffer_size": 4, "passes": 4, "clip": 0.3, "rho": 2.0,
         "ratio": "R3", "t_target": None,
     },
-    impala={"learning_rate": 2e-3, "entropy_coef": 0.01, "minibatches": 1, "max_lag": 2},
+    impala={"learning_rate": 2e-3, "entropy_coef": 0.01, "max_lag": 2, **ONE_PASS},
     ppo={"learning_rate": 3e-3, "epochs": 4, "minibatches": 4},
     ppo_config={"envs_per_actor": 32, "batch_size": 2048},
 )  # fmt: skip
@@ -116,7 +118,7 @@ _CHEETAH = Task(
         "learning_rate": 1e-3, "buffer_size": 8, "passes": 10, "clip": 0.4, "rho": 2.0,
         "ratio": "R3", "t_target": None, "kl_coef": 1.0, "kl_target": 0.04, "value_coef": 0.5,
     },
-    impala={"learning_rate": 3e-4, "minibatches": 1, "max_lag": 2},
+    impala={"learning_rate": 3e-4, "max_lag": 2, **ONE_PASS},
     ppo={"learning_rate": 1e-3, "epochs": 10, "minibatches": 16},
     ppo_config={"envs_per_actor": 32, "batch_size": 4096},
     network={"normalize_observations": True},
@@ -174,7 +176,7 @@ def ladder(task: Task, **limits: Any) -> dict[str, Run]:
     of_all = ("learning_rate", "lam", "max_grad_norm", "value_coef")
     hyper = {k: v for k, v in impact.hyper.items() if k in (*task.shared, *of_all)}
     hyper = {"value_coef": 1.0, **hyper}  # IMPACT's default, not IMPALA's
-    hyper |= {"epochs": 1, "minibatches": 1}
+    hyper |= ONE_PASS
     clipped = {**hyper, "clip": impact.hyper["clip"]}
     impala = replace(impact, algo="impala", name="impala like impact", hyper=hyper)
     appo = replace(impact, algo="appo", name="appo like impact", hyper=clipped)

@@ -84,7 +84,7 @@ def config_of(case: Case, run_dir: str) -> Any:
     costs |= {"busy": True, "pixels": network != "small"}
     env = (f"ALE/{case['game']}-v5", PROTOCOL) if case["game"] else (Costly, costs)
     return hr.Config(
-        env[0], hr.IMPALA(minibatches=1), env_kwargs=env[1],
+        env[0], hr.IMPALA(epochs=1, minibatches=1), env_kwargs=env[1],
         num_actors=actors, envs_per_actor=envs, fragment_length=20, batch_size=batch_size,
         network=hr.Network(**NETWORKS[network]), precision=case["precision"],
         auto_inference=case["inference"], max_wait_ms=case["max_wait_ms"], seed=case["repeat"],

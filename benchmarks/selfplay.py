@@ -89,7 +89,7 @@ def chosen(name: str, own: Settings) -> tuple[Any, int, int]:
     parts, smaller = own.minibatches, 1
     if name in ("ppo", "appo", "impala"):
         known |= {"epochs": own.epochs, "minibatches": parts}
-    if name in ("ppo", "appo", "impact"):
+    if name != "a2c":
         known["clip"] = own.clip
     if name == "impact":
         known |= {"buffer_size": parts, "passes": own.epochs}

@@ -15,7 +15,6 @@ from headrace.algos.minibatches import new_generator, split, with_targets
 from headrace.algos.replay import ReplayBuffer, concatenate
 from headrace.errors import require
 from headrace.ops.losses import LossTerms
-from headrace.ops.ratio import exp_ratio
 from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
 from headrace.validation import ranges
@@ -28,7 +27,12 @@ _FRACTION = ranges.Range(0, 1, below=True, words="at least 0 and below 1 (the pa
 @settings()
 @dataclass(frozen=True)
 class IMPALA(common.Hyperparameters):
-    """IMPALA (Espeholt et al. 2018, section 4)."""
+    """IMPALA (Espeholt et al. 2018, section 4) with several passes over each batch.
+
+    The weights min(pg_rho_bar, pi/mu) of the policy gradient follow the policy from step to step.
+    Without ``clip`` several passes lose the entropy before they find a better policy. The paper's
+    form is ``IMPALA(epochs=1, minibatches=1, clip=inf)``.
+    """
 
     learns_at = common.LearnsAt(
         common.Span(8, 32, 64), common.Span(8, 16, 64), common.Span(256, 512, 2048)
@@ -40,7 +44,7 @@ class IMPALA(common.Hyperparameters):
     """Largest policy lag of a rollout, in updates, when the learner trains on it. Rollouts of at
     most max_lag + 1 updates are in flight; older ones are dropped. Replayed trajectories may be
     older."""
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 7e-4
     lam: float = 0.95
     rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""
@@ -49,10 +53,15 @@ class IMPALA(common.Hyperparameters):
     pg_rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the ratio that weights the policy gradient."""
 
-    epochs: Annotated[int, ranges.COUNT] = 1
+    epochs: Annotated[int, ranges.COUNT] = 6
     """Passes over each batch."""
     minibatches: Annotated[int, ranges.SIZE] = 4
     """Random parts into which each pass is split, one optimiser step each; the paper uses 1."""
+
+    clip: Annotated[float, ranges.ABOVE_0_OR_INF] = 0.2
+    """Leave samples out of the policy gradient once their ratio is beyond 1 - clip or 1 + clip in
+    the direction of their advantage, as PPO does; inf: never, as in the paper. The corrections
+    epsilon and none have no ratio to clip: use epochs=1."""
 
     correction: Literal["vtrace", "one_step", "epsilon", "none"] = "vtrace"
     """Off-policy correction (section 5.2.2). All except vtrace use plain n-step targets. one_step:
@@ -130,8 +139,10 @@ class IMPALA(common.Hyperparameters):
         """Return the terms of ``-rho log pi (r + gamma v' - V)`` (section 4.2)."""
         targets = batch.targets or self._targets(outputs, batch)
         advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
-        epsilon, weight = _EPSILON if self.correction == "epsilon" else 0.0, targets.get("weight")
-        return LossTerms(advantage, targets["vs"], epsilon=epsilon, weight=weight, sums=sums)
+        terms = LossTerms(advantage, targets["vs"], sums=sums)
+        if self.correction in ("vtrace", "one_step"):
+            return terms._replace(clip=self.clip, max_ratio=self.pg_rho_bar)
+        return terms._replace(epsilon=_EPSILON if self.correction == "epsilon" else 0.0)
 
     @property
     def has_fixed_terms(self) -> bool:
@@ -140,7 +151,7 @@ class IMPALA(common.Hyperparameters):
 
     @torch.no_grad()
     def _targets(self, outputs: common.PolicyOutputs, batch: Batch) -> dict[str, Tensor]:
-        """Compute ``vs``, ``advantage`` (V-trace or n-step), and its ``weight`` if there is one."""
+        """Compute ``vs`` and ``advantage``, by V-trace or from n-step returns."""
         log_ratio = outputs.log_prob - batch.log_prob
         stream = batch.stream(outputs.value)
         settings: dict[str, Any] = {"gamma": self.gamma, "lam": self.lam}
@@ -150,8 +161,4 @@ class IMPALA(common.Hyperparameters):
         else:
             ones = torch.zeros_like(log_ratio)  # as log-ratios
             vs, _, advantage = vtrace(ones, *stream, **settings)
-        targets = {"vs": vs, "advantage": common.by_task(outputs.popart, advantage)}
-        if self.correction in ("vtrace", "one_step"):
-            ratio = exp_ratio(torch.where(batch.valid, log_ratio, 0.0))
-            targets["weight"] = ratio.clamp(max=self.pg_rho_bar)
-        return targets
+        return {"vs": vs, "advantage": common.by_task(outputs.popart, advantage)}

@@ -276,6 +276,7 @@ def place_terms(
             kept.append(as_dense(x, dtype))
         setattr(terms, name, None if x is None else kept[-1].data_ptr())
     terms.clip = -1.0 if loss.clip is None else loss.clip
+    terms.max_ratio = loss.max_ratio
     terms.value_clip = cast(float, loss.value_clip) if loss.clips_values else -1.0
     terms.epsilon, terms.kl_coef = loss.epsilon, loss.kl_coef
     terms.value_coef, terms.entropy_coef = algorithm.value_coef, algorithm.entropy_coef

@@ -45,7 +45,7 @@ typedef struct {
 typedef struct {
     const void *advantage, *target, *behaviour, *old_log_prob, *old_value, *weight; /* [n], null */
     const uint8_t *valid;                                                           /* [n] */
-    double clip, epsilon, value_clip; /* a clip below 0: none */
+    double clip, max_ratio, epsilon, value_clip; /* a clip below 0: none */
     double kl_coef, value_coef, entropy_coef, value_scale; /* scale 0: values aren't trained */
     double bounds_coef;
 } Terms;

@@ -80,7 +80,8 @@ class Terms(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("advantage", "target", "behaviour")),
         *((name, ctypes.c_void_p) for name in ("old_log_prob", "old_value", "weight", "valid")),
-        *((name, ctypes.c_double) for name in ("clip", "epsilon", "value_clip")),  # -1: no clip
+        *((name, ctypes.c_double) for name in ("clip", "max_ratio")),  # clip -1: no clip
+        *((name, ctypes.c_double) for name in ("epsilon", "value_clip")),  # -1: no clip
         *((name, ctypes.c_double) for name in ("kl_coef", "value_coef", "entropy_coef")),
         ("value_scale", ctypes.c_double),  # 0: the value head isn't trained
         ("bounds_coef", ctypes.c_double),  # weight of means beyond the bounds

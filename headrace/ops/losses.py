@@ -40,6 +40,7 @@ class LossTerms(NamedTuple):
     advantage: Tensor
     target: Tensor  # value targets
     clip: float | None = None  # clip of the ratio pi/old (ppo_clip_loss); None: -A log pi
+    max_ratio: float = math.inf  # truncation of the ratio, with clip
     old_log_prob: Tensor | None = None  # denominator of the clipped ratio; None: behaviour policy
     epsilon: float = 0.0  # above 0: -A log(pi + epsilon)
     old_value: Tensor | None = None  # with value_clip: clipped_value_loss
@@ -176,29 +177,38 @@ def surrogate_log_prob(
 
 
 def ppo_clip_loss(
-    log_ratio: Tensor, advantage: Tensor, valid: Tensor, clip: float
+    log_ratio: Tensor,
+    advantage: Tensor,
+    valid: Tensor,
+    clip: float,
+    max_ratio: float = math.inf,
 ) -> tuple[Tensor, Tensor]:
     """``-sum min(r_t A_t, clamp(r_t, 1 - clip, 1 + clip) A_t)`` (Schulman et al. 2017, equation 7).
 
     ``r_t = exp(log_ratio_t)`` (:func:`~headrace.ops.ratio.exp_ratio`), and ``clip`` is the paper's
-    epsilon.
+    epsilon. Where the first term is the minimum, ``r_t`` is a weight ``min(max_ratio, r_t)`` of
+    ``A_t`` and of the derivative by ``log pi``, as in IMPALA's policy gradient (Espeholt et al.
+    2018, section 4.2), which an infinite ``clip`` gives exactly.
 
     Returns:
         the loss, and the number of valid steps with ``|r_t - 1| > clip`` as a 0-d float.
     """
     _check(valid, log_ratio=log_ratio, advantage=advantage)
     with torch.no_grad():
-        steps, clipped = _ppo_clip(log_ratio, advantage, clip)
+        steps, clipped = _ppo_clip(log_ratio, advantage, clip, max_ratio)
         count = masked_sum(clipped, valid)
     return _summed(log_ratio, steps, valid), count
 
 
-def _ppo_clip(log_ratio: Tensor, advantage: Tensor, clip: float) -> tuple[StepLoss, Tensor]:
+def _ppo_clip(
+    log_ratio: Tensor, advantage: Tensor, clip: float, max_ratio: float
+) -> tuple[StepLoss, Tensor]:
     """Return the loss, and 1 where the ratio is clipped, else 0."""
     ratio = exp_ratio(log_ratio)
     bounded = ratio.clamp(1.0 - clip, 1.0 + clip)
     plain, limited = -ratio * advantage, -bounded * advantage
-    steps = StepLoss(torch.maximum(plain, limited), torch.where(plain >= limited, plain, 0.0))
+    free, truncated = plain >= limited, -ratio.clamp(max=max_ratio) * advantage
+    steps = StepLoss(torch.where(free, truncated, limited), torch.where(free, truncated, 0.0))
     return steps, (ratio != bounded).to(ratio.dtype)
 
 
@@ -222,7 +232,7 @@ def _policy_steps(
     if terms.clip is not None:
         if terms.old_log_prob is not None:
             log_ratio = log_prob - terms.old_log_prob
-        steps, clipped = _ppo_clip(log_ratio, advantage, terms.clip)
+        steps, clipped = _ppo_clip(log_ratio, advantage, terms.clip, terms.max_ratio)
         return steps, {"clipfrac": clipped}
     if terms.epsilon > 0:
         return _epsilon_policy_gradient(log_prob, advantage, terms.epsilon), {}

@@ -107,5 +107,6 @@ def _impala() -> IMPALA:
         lam=1.0,
         epochs=1,
         minibatches=1,
+        clip=math.inf,
         **_CLIPPED,
     )

@@ -17,7 +17,9 @@ from headrace.config import Config
 from headrace.nn import Network
 
 _CONSTANT: Any = {"lr_schedule": "constant"}
-_PLAIN: Any = {"minibatches": 1, "lam": 1.0, "max_lag": 2, **_CONSTANT}
+_PLAIN: Any = {
+    "epochs": 1, "minibatches": 1, "clip": math.inf, "lam": 1.0, "max_lag": 2, **_CONSTANT
+}  # fmt: skip
 
 
 def impact_discrete(algorithm: str = "impact") -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from headrace.algos import A3C, ALGORITHMS, APPO, IMPACT, IMPALA, PPO
@@ -25,7 +26,7 @@ def lunarlander(algorithm: str = "appo") -> Config:
         "ppo": PPO(learning_rate=1e-3, epochs=4, minibatches=8, **shared),
         "appo": APPO(learning_rate=1e-3, epochs=4, minibatches=8, **shared),
         "impact": IMPACT(**shared),
-        "impala": IMPALA(**shared),
+        "impala": IMPALA(learning_rate=1e-3, epochs=4, **shared),
     }
     return Config(env="LunarLander-v3", algo=algos[algorithm])
 
@@ -131,7 +132,7 @@ def orbital(algorithm: str = "appo") -> Config:
     algos = {
         "appo": APPO(learning_rate=5e-4, epochs=2, minibatches=4, max_lag=2, **_ORBITAL),
         "ppo": PPO(learning_rate=5e-4, epochs=2, minibatches=8, **_ORBITAL),
-        "impala": IMPALA(learning_rate=5e-4, minibatches=1, max_lag=2, **_ORBITAL),
+        "impala": IMPALA(learning_rate=5e-4, max_lag=2, **_ONE_PASS, **_ORBITAL),
     }
     return Config(
         env="headrace/OrbitalDominance-v0",
@@ -147,6 +148,7 @@ def orbital(algorithm: str = "appo") -> Config:
     )
 
 
+_ONE_PASS: Any = {"epochs": 1, "minibatches": 1, "clip": math.inf}  # IMPALA as in the paper
 _ORBITAL: Any = {
     "gamma": 0.99,
     "lam": 0.9,
@@ -163,6 +165,6 @@ def _algo(algorithm: str, *, minibatches: int, **shared: object) -> Hyperparamet
     algos = {
         "appo": APPO(epochs=1, minibatches=1, max_lag=2, **both),
         "ppo": PPO(epochs=2, minibatches=minibatches, normalize_advantage=False, **both),
-        "impala": IMPALA(minibatches=1, max_lag=2, **both),
+        "impala": IMPALA(max_lag=2, **_ONE_PASS, **both),
     }
     return algos[algorithm]

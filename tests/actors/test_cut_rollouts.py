@@ -267,8 +267,8 @@ ALGOS = [
     hr.A2C(entropy_coef=0.01),
     hr.PPO(epochs=1, minibatches=1, kl_coef=0.1),
     hr.APPO(epochs=1, minibatches=1),
-    hr.IMPALA(minibatches=1),
-    hr.IMPALA(minibatches=1, correction="epsilon"),
+    hr.IMPALA(epochs=1, minibatches=1),
+    hr.IMPALA(epochs=1, minibatches=1, correction="epsilon"),
     IMPACT(kl_coef=0.1, ratio="R1"),
     IMPACT(kl_coef=0.1),
 ]

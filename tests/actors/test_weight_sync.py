@@ -112,8 +112,10 @@ def record(monkeypatch):
 
 FAST = {"max_lag": 1, "learning_rate": 0.02, "lr_schedule": "constant"}
 ALGOS = {
-    "impala": hr.IMPALA(**FAST, minibatches=1),
-    "impala-replay": hr.IMPALA(**FAST, minibatches=1, replay_fraction=0.4, replay_capacity=50),
+    "impala": hr.IMPALA(**FAST, epochs=1, minibatches=1),
+    "impala-replay": hr.IMPALA(
+        **FAST, epochs=1, minibatches=1, replay_fraction=0.4, replay_capacity=50
+    ),
     "appo": hr.APPO(**FAST, epochs=1, minibatches=1),
     "appo-minibatches": hr.APPO(**FAST, epochs=2, minibatches=3),
     "impact": hr.IMPACT(**FAST, buffer_size=2, passes=2),

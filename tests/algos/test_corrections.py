@@ -62,7 +62,7 @@ def make_case(seed: int, on_policy: bool = False) -> tuple[Table, Batch, Stream,
 
 
 def literal(correction: str, stream: Stream, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the policy term as a sum of plain numbers times log pi, and the value targets."""
+    """Return the policy term, whose gradient is that of numbers times log pi, and value targets."""
     s = SETTINGS
     if correction == "vtrace":
         bars = (s["rho_bar"], s["c_bar"], s["pg_rho_bar"])
@@ -78,6 +78,8 @@ def literal(correction: str, stream: Stream, log_prob: Tensor) -> tuple[Tensor, 
         term = log_prob[t, b]
         if correction == "epsilon":
             term = (term.exp() + 1e-6).log()
+        elif weighted:  # the ratio is the value, and log pi has the gradient
+            term = 1.0 + term - term.detach()
         loss = loss - weight * advantage[t, b].item() * term
     return loss, vs
 
@@ -86,7 +88,7 @@ def check_corrections(module: ModuleType) -> None:
     for seed in range(4):
         for correction in CORRECTIONS:
             policy, batch, stream, log_prob = make_case(seed)
-            algo = module.IMPALA(correction=correction, value_coef=0.5, **SETTINGS)
+            algo = module.IMPALA(correction=correction, value_coef=0.5, clip=INF, **SETTINGS)
             loss, metrics = algo.loss(policy, batch, {})
             policy_term, vs = literal(correction, stream, log_prob)
             error = torch.where(batch.valid, policy.value[:-1] - vs, 0.0)
@@ -115,10 +117,10 @@ def test_each_correction_is_the_loop_over_time_in_value_and_gradient():
             "vtrace(ones, *stream, **settings)",
             "vtrace(ones, *stream, **settings, c_bar=self.c_bar)",
         ),
-        ("ratio.clamp(max=self.pg_rho_bar)", "ratio"),
-        ("ratio.clamp(max=self.pg_rho_bar)", "ratio.clamp(max=self.rho_bar)"),
+        (", max_ratio=self.pg_rho_bar", ""),
+        ("max_ratio=self.pg_rho_bar", "max_ratio=self.rho_bar"),
         ("common.by_task(outputs.popart, advantage)}", "vs - outputs.value[:-1]}"),
-        ('targets["weight"] * advantage', "advantage"),
+        ("clip=self.clip", "clip=None"),
         ('in ("vtrace", "one_step")', '== "vtrace"'),
         ('in ("vtrace", "one_step")', '!= "none"'),
         ('self.correction == "epsilon"', "False"),

@@ -212,7 +212,7 @@ def updates(algo: hr.IMPALA, columns: int, count: int) -> list[list[int]]:
 
 
 def check_fraction(module: ModuleType, fraction: float, columns: int, drawn: int) -> None:
-    algo = module.IMPALA(minibatches=1, replay_fraction=fraction, replay_capacity=1000)
+    algo = module.IMPALA(epochs=1, minibatches=1, replay_fraction=fraction, replay_capacity=1000)
     for u, found in enumerate(updates(algo, columns, 6)):
         assert found[:columns] == list(range(columns * u, columns * (u + 1)))
         assert len(found) == columns + (drawn if u else 0)
@@ -234,7 +234,7 @@ def test_a_fraction_that_needs_part_of_a_column_is_met_over_several_batches(frac
 
 
 def impala_with(fraction: float) -> hr.IMPALA:
-    return hr.IMPALA(minibatches=1, replay_fraction=fraction, replay_capacity=1000)
+    return hr.IMPALA(epochs=1, minibatches=1, replay_fraction=fraction, replay_capacity=1000)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_broken_replay_in_impala_is_caught(old, new):
 
 
 def test_a_full_buffer_replays_the_last_columns_before_the_batch_and_in_the_end_each_of_them():
-    algo = hr.IMPALA(minibatches=1, replay_fraction=0.9, replay_capacity=10)
+    algo = hr.IMPALA(epochs=1, minibatches=1, replay_fraction=0.9, replay_capacity=10)
     for u, found in enumerate(updates(algo, 4, 30)):
         if u:
             assert set(found[4:]) <= set(range(max(0, 4 * u - 10), 4 * u))
@@ -261,7 +261,7 @@ def test_a_full_buffer_replays_the_last_columns_before_the_batch_and_in_the_end_
 
 
 def test_without_replay_there_is_no_state():
-    assert hr.IMPALA(minibatches=1).init(torch.nn.Linear(1, 1)) == {}
+    assert hr.IMPALA(epochs=1, minibatches=1).init(torch.nn.Linear(1, 1)) == {}
 
 
 @pytest.mark.parametrize(

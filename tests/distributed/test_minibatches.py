@@ -94,7 +94,7 @@ def test_a_step_on_everybodys_minibatch_is_one_on_all_of_them_side_by_side(case,
 
 
 def test_each_learner_draws_from_its_own_replay():
-    algo = hr.IMPALA(minibatches=1, replay_fraction=0.5, replay_capacity=24)
+    algo = hr.IMPALA(epochs=1, minibatches=1, replay_fraction=0.5, replay_capacity=24)
 
     def work(group: ThreadGroup) -> set[float]:
         with group.in_turn():

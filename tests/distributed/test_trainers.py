@@ -53,7 +53,7 @@ def test_learners_train_together_and_count_everybodys_steps(several, algo, size)
     "algo",
     [
         hr.PPO(epochs=2, minibatches=1, learning_rate=3e-3, normalize_returns=True),
-        hr.IMPALA(minibatches=1, learning_rate=3e-3),
+        hr.IMPALA(epochs=1, minibatches=1, learning_rate=3e-3),
         hr.IMPACT(buffer_size=2, passes=2, learning_rate=3e-3),
     ],
     ids=["ppo", "impala", "impact"],

@@ -30,7 +30,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the environments 
 PPO = hr.PPO(epochs=2, minibatches=2)
 ALGOS = {
     "ppo": PPO,
-    "impala": hr.IMPALA(minibatches=1),
+    "impala": hr.IMPALA(epochs=1, minibatches=1),
     "impact": hr.IMPACT(buffer_size=2, passes=2),
 }
 FOR_EVER = 10**9

@@ -44,7 +44,9 @@ ALGOS = {
         epochs=2, minibatches=2, kl_coef=0.1, kl_target=0.01, value_clip=0.2,
         normalize_returns=True, **SHARED
     ),
-    "impala": hr.IMPALA(replay_fraction=0.5, replay_capacity=8, optimizer="rmsprop", **SHARED),
+    "impala": hr.IMPALA(
+        epochs=1, replay_fraction=0.5, replay_capacity=8, optimizer="rmsprop", **SHARED
+    ),
     "appo": hr.APPO(epochs=2, minibatches=2, clip_around="learner", **SHARED),
     "impact": hr.IMPACT(buffer_size=2, passes=2, **SHARED),
 }  # fmt: skip

@@ -199,7 +199,8 @@ def test_a_run_goes_on_with_settings_that_need_less_state():
         gymnasium.spaces.Box(-9, 9, (3,)), gymnasium.spaces.Discrete(4), hr.Network((8,))
     )
     whole, split = (
-        Learner(policy, hr.IMPALA(minibatches=n, normalize_advantage=True)) for n in (1, 2)
+        Learner(policy, hr.IMPALA(epochs=n, minibatches=n, normalize_advantage=True))
+        for n in (1, 2)
     )
     assert whole.state.keys() != split.state.keys()
     whole.load_state_dict(split.state_dict())

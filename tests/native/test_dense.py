@@ -58,6 +58,7 @@ def random_algorithm(rng: random.Random):
         [
             hr.A2C(**entropy),
             hr.IMPALA(**whole, **entropy),
+            hr.IMPALA(**parts, clip=0.2, pg_rho_bar=rng.choice((0.9, 1.1)), **entropy),
             hr.IMPALA(**whole, correction="epsilon"),
             hr.APPO(**parts, clip_around=rng.choice(("behaviour", "learner")), **entropy),
             hr.PPO(**parts, **entropy),
@@ -284,7 +285,8 @@ MUTANTS = [
     ("spread -= mean;", "spread += mean;"),
     ("total -= (real)0.5 * square", "total -= square"),
     ("const real gap = old ? log_prob - old[r] : log_ratio;", "const real gap = log_ratio;"),
-    ("slope = plain >= limited ? plain : 0;", "slope = plain;"),
+    ("slope = plain >= limited ? truncated : 0;", "slope = truncated;"),
+    ("ratio > most ? -most * advantage : plain;", "plain;"),
     ("sums[CLIPFRAC] += ratio != bounded;", ""),
     ("slope = EXP(log_prob - corrected) * -advantage;", "slope = -advantage;"),
     ("        slope = -advantage;\n    }\n", "        slope = advantage;\n    }\n"),

@@ -150,7 +150,14 @@ def batch_of(policy: hr.Policy, tasks: torch.Tensor, rewards: torch.Tensor) -> B
     )  # fmt: skip
 
 
-ALGOS = [hr.A2C(), hr.PPO(), hr.IMPALA(), hr.IMPALA(minibatches=1), hr.APPO(), hr.IMPACT()]
+ALGOS = [
+    hr.A2C(),
+    hr.PPO(),
+    hr.IMPALA(),
+    hr.IMPALA(epochs=1, minibatches=1),
+    hr.APPO(),
+    hr.IMPACT(),
+]
 
 
 @pytest.mark.parametrize("algo", ALGOS, ids=["a2c", "ppo", "impala", "whole", "appo", "impact"])

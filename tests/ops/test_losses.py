@@ -114,18 +114,22 @@ def check_surrogate_log_ratio(module: ModuleType) -> None:
 
 
 def check_ppo_clip(module: ModuleType) -> None:
-    c = case()
-    expected, count, slope = 0.0, 0, []
-    for x in c.steps():
-        ratio, a = math.exp(x["log_ratio"]), x["advantage"]
-        free, bounded = ratio * a, clipped(ratio, 1 - CLIP, 1 + CLIP) * a
-        expected -= min(free, bounded)
-        slope.append(-free if free <= bounded else 0.0)
-        count += abs(ratio - 1) > CLIP
-    loss, clipped_count = module.ppo_clip_loss(c.log_ratio, c.advantage, c.valid, CLIP)
-    check_loss(loss, c, expected, log_ratio=slope)
-    assert clipped_count.item() == count
-    assert not clipped_count.requires_grad
+    for clip, max_ratio in ((CLIP, math.inf), (CLIP, 1.0), (math.inf, 1.0)):
+        c = case()
+        expected, count, slope = 0.0, 0, []
+        for x in c.steps():
+            ratio, a = math.exp(x["log_ratio"]), x["advantage"]
+            bounded = clipped(ratio, 1 - clip, 1 + clip)
+            is_free, weighted = ratio * a <= bounded * a, min(max_ratio, ratio) * a
+            expected -= weighted if is_free else bounded * a
+            slope.append(-weighted if is_free else 0.0)
+            count += abs(ratio - 1) > clip
+        loss, clipped_count = module.ppo_clip_loss(
+            c.log_ratio, c.advantage, c.valid, clip, max_ratio
+        )
+        check_loss(loss, c, expected, log_ratio=slope)
+        assert clipped_count.item() == count
+        assert not clipped_count.requires_grad
 
 
 def check_value(module: ModuleType) -> None:
@@ -229,7 +233,7 @@ def test_value_and_gradient_equal_the_sum_over_valid_steps(
     [
         lambda x, c: losses._policy_gradient(x, c.advantage),
         lambda x, c: losses._epsilon_policy_gradient(x, c.advantage, 0.3),
-        lambda x, c: losses._ppo_clip(x, c.advantage, CLIP)[0],
+        lambda x, c: losses._ppo_clip(x, c.advantage, CLIP, math.inf)[0],
         lambda x, c: losses._approx_kl(x),
         lambda x, c: losses.StepLoss(
             losses._half_square((c.target - x).square()), losses._half_square_slope(c.target - x)

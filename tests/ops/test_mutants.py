@@ -135,11 +135,13 @@ SURROGATE_LOG_PROB = [
 ]
 PPO_CLIP = [
     ("sign", "-ratio * advantage, -bounded", "ratio * advantage, bounded"),
-    ("max in place of min", "torch.maximum(plain", "torch.minimum(plain"),
-    ("clip without min", "torch.maximum(plain, limited)", "limited"),
-    ("no clip", "torch.maximum(plain, limited)", "plain"),
+    ("max in place of min", "plain >= limited", "plain <= limited"),
+    ("clip without min", "torch.where(free, truncated, limited)", "limited"),
+    ("no clip", "torch.where(free, truncated, limited)", "truncated"),
+    ("not truncated", "ratio.clamp(max=max_ratio)", "ratio"),
+    ("truncated where clipped", "free, truncated = plain", "free, truncated = limited"),
     ("clip at 1 / (1 + clip)", "1.0 - clip", "1.0 / (1.0 + clip)"),
-    ("slope where clipped", "torch.where(plain >= limited, plain, 0.0)", "plain"),
+    ("slope where clipped", "torch.where(free, truncated, 0.0)", "truncated"),
     ("no slope at a tie", "plain >= limited", "plain > limited"),
     ("ratio inverted", "exp_ratio(log_ratio)", "exp_ratio(-log_ratio)"),
     ("unclipped steps counted", " != ", " == "),

@@ -187,7 +187,7 @@ def test_a_gpu_is_tried_with_as_many_images_as_it_will_learn_from(monkeypatch):
     asked = []
     monkeypatch.setattr(auto_precision, "measured", lambda *of: asked.append(of[2:]) or FAST)
     monkeypatch.setattr(auto_precision, "num_cores", lambda: 2)
-    impala, ppo = hr.IMPALA(minibatches=1), hr.PPO(epochs=3, minibatches=4)
+    impala, ppo = hr.IMPALA(epochs=1, minibatches=1), hr.PPO(epochs=3, minibatches=4)
     for algo, transport in ((impala, "shm"), (impala, "serial"), (ppo, "shm")):
         config = hr.Config("CartPole-v1", algo, device="cuda", transport=transport, **SIZES)
         settle(config, make_policy(), SingleLearner(), lambda line: None)

@@ -130,14 +130,15 @@ def test_learning_has_the_pass_that_computes_targets(monkeypatch):
     monkeypatch.setattr(auto_inference, "learn_s", lambda policy, num, precision: 3e-3 * num)
     found = probe(BrightQuarter, "auto", {}, 0)
     policy = hr.Policy(found.observation_space, found.action_space, LARGE)
-    for algo, learning in ((hr.IMPALA(minibatches=1), 3e-3), (hr.IMPALA(minibatches=4), 4e-3)):
+    for minibatches, learning in ((1, 3e-3), (4, 4e-3)):
+        algo = hr.IMPALA(epochs=1, minibatches=minibatches)
         config = hr.Config(BrightQuarter, algo, network=LARGE, **CREW)
         assert auto_inference.measure(config, policy, found).learning == pytest.approx(learning)
 
 
 def test_the_measurement_is_of_one_actor_and_of_half_of_all():
     network = hr.Network(conv="impala_deep", core="lstm", core_size=64)
-    config = hr.Config(BrightQuarter, hr.IMPALA(minibatches=1), network=network, **CREW)
+    config = hr.Config(BrightQuarter, hr.IMPALA(epochs=1, minibatches=1), network=network, **CREW)
     found = probe(BrightQuarter, "auto", {}, 0)
     policy = hr.Policy(found.observation_space, found.action_space, network)
     costs = auto_inference.measure(config, policy, found)

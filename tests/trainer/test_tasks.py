@@ -80,10 +80,13 @@ def batches(monkeypatch):
 
 
 SHARES = {
-    "asynchronous": (hr.IMPALA(minibatches=1), {}),
-    "lag of 0, so that most is dropped": (hr.IMPALA(minibatches=1), {"max_policy_lag": 0}),
-    "more actors than credits": (hr.IMPALA(minibatches=1), {"batch_size": 32}),
-    "serial": (hr.IMPALA(minibatches=1), {"transport": "serial"}),
+    "asynchronous": (hr.IMPALA(epochs=1, minibatches=1), {}),
+    "lag of 0, so that most is dropped": (
+        hr.IMPALA(epochs=1, minibatches=1),
+        {"max_policy_lag": 0},
+    ),
+    "more actors than credits": (hr.IMPALA(epochs=1, minibatches=1), {"batch_size": 32}),
+    "serial": (hr.IMPALA(epochs=1, minibatches=1), {"transport": "serial"}),
     "synchronous": (hr.A2C(), {}),
     "several passes": (hr.APPO(), {}),
     "several passes over what all sent": (hr.PPO(), {}),

@@ -9,6 +9,7 @@ by daemonic processes, and on Linux the server's socket loses its name.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import multiprocessing
@@ -145,6 +146,8 @@ def _ensure_server() -> None:
     head = _environ(orphan_guard.HEAD, str(os.getpid()))
     with marked(), head, _unnamed_socket() if _CAN_UNNAME else contextlib.nullcontext():
         forkserver.ensure_running()
+    atexit.unregister(end_stopped_server)
+    atexit.register(end_stopped_server)  # it would not notice the end of this process
 
 
 def _own_server_runs() -> bool:

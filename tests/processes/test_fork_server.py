@@ -190,3 +190,17 @@ else:
 def test_forks_of_a_fork_server_collect_garbage_and_keep_their_exit_status():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
     assert done.stdout == "status 3\n", done.stderr
+
+
+def test_a_stopped_fork_server_ends_with_its_parent():
+    """A stopped process would not notice that its parent has ended."""
+    script = (
+        "import os, signal; from multiprocessing import forkserver; "
+        "from headrace.processes import start_fork_server; start_fork_server('json'); "
+        "pid = forkserver._forkserver._forkserver_pid; os.kill(pid, signal.SIGSTOP); print(pid)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    pid, end = int(ran.stdout), time.monotonic() + 10.0
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end
+        time.sleep(0.01)

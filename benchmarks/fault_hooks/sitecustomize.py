@@ -1,0 +1,56 @@
+"""Injects a fault when a process opens a file for writing; loaded at the start of each process.
+
+The environment variable HEADRACE_FAULT is JSON: ``file`` (a part of the file's name), ``number``
+(which of the matching opens of a process, from 1), ``action`` and its ``value``, and ``mark``, a
+file that the process in which the fault happens creates, so that it happens once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def _hook(fault: dict) -> None:
+    opens, is_over, delays = 0, False, False
+
+    def happen() -> None:
+        nonlocal delays
+        action, value = fault["action"], fault["value"]
+        if action == "error":
+            raise OSError(value, os.strerror(value))
+        if action == "signal":
+            os.kill(os.getpid(), value)
+        elif action == "clock":
+            real = time.time
+            time.time = lambda: real() + value
+        delays = action == "delay"
+
+    def audit(event: str, args: tuple) -> None:
+        nonlocal opens, is_over
+        if event != "open" or not isinstance(args[0], str | bytes):
+            return
+        flags = args[2] if isinstance(args[2], int) else 0
+        if not flags & _WRITES or fault["file"] not in os.path.basename(os.fsdecode(args[0])):
+            return
+        if delays:
+            time.sleep(fault["value"])
+        opens += 1
+        if is_over or opens < fault["number"]:
+            return
+        is_over = True
+        try:
+            os.close(os.open(fault["mark"], os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        happen()
+
+    sys.addaudithook(audit)
+
+
+if "HEADRACE_FAULT" in os.environ:
+    _hook(json.loads(os.environ["HEADRACE_FAULT"]))

@@ -1,0 +1,30 @@
+"""Steps a ClusterEnv for some seconds, for the trials of faults.py."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import headrace as hr
+
+SECONDS = 4.0
+
+
+def main(run_dir: Path) -> None:
+    """Take random actions, and write how many steps were taken, as a run writes its results."""
+    run_dir.mkdir(exist_ok=True)
+    config = {"env_name": "CartPole-v1", "envs_per_node": 8}
+    end, steps = time.monotonic() + SECONDS, 0
+    with hr.ClusterEnv(config, hr.LocalConfig(nodes=2)) as envs:
+        envs.reset(seed=0)
+        while time.monotonic() < end:
+            envs.step(envs.action_space.sample())
+            steps += envs.num_envs
+            if steps % 160 == 0:
+                (run_dir / "metrics.jsonl").write_text(f'{{"env_steps": {steps}}}\n')
+    (run_dir / "summary.json").write_text(f'{{"env_steps": {steps}}}\n')
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,169 @@
+"""Random settings of valid types, as keywords and as flags: each trains and ends, or is refused.
+
+A trial changes a few settings of a short run on a small environment. It fails if the run hangs,
+crashes, or ends with an error that isn't one sentence. The same seed and number draw the same
+trial.
+
+    python benchmarks/fuzz_configs.py --trials 300
+    python benchmarks/fuzz_configs.py --seed 7 --trial 31   repeat one trial
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tempfile
+import typing
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from fuzz_trials import ended
+
+import headrace as hr
+from headrace.cli import main as command
+from headrace.config import Config
+from headrace.errors import HeadraceError
+from headrace.validation.ranges import Range
+
+ALGORITHMS = {"ppo": hr.PPO, "appo": hr.APPO, "impala": hr.IMPALA, "impact": hr.IMPACT,
+              "a2c": hr.A2C, "a3c": hr.A3C}  # fmt: skip
+ENVS = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1", "Taxi-v3", "Blackjack-v1")
+SKIPPED = {
+    "algo", "env", "tasks", "run_dir", "resume", "overwrite", "init_from", "cluster", "league",
+    "opponents", "exploit", "policies", "total_steps", "compile", "env_file", "wrappers",
+    "text_columns",
+}  # fmt: skip
+COUNTED = {"num_actors", "num_learners", "min_actors", "learner_threads", "cores_per_learner",
+           "eval_episodes"}  # fmt: skip
+_LIMIT_S = 90.0
+_SKIP = object()
+
+
+@dataclass(frozen=True)
+class Args:
+    trials: int = 300
+    """Number of trials."""
+    seed: int = 0
+    """Random seed of the trials."""
+    trial: int | None = None
+    """Repeat only this trial, and print its output."""
+
+
+def main(args: Args) -> int:
+    """Run trials; returns 0 if none failed."""
+    numbers = range(args.trials) if args.trial is None else [args.trial]
+    ends: Counter[str] = Counter()
+    for number in numbers:
+        rng = random.Random(f"{args.seed} {number}")
+        algorithm, env, settings = drawn(rng)
+        with tempfile.TemporaryDirectory() as folder:
+            as_flags = rng.random() < 0.4 and all(map(_is_plain, settings.values()))
+            run = run_flags if as_flags else run_keywords
+            end = ended(lambda: run(algorithm, env, settings, Path(folder)), _LIMIT_S)  # noqa: B023
+        kind = end.problem or ("trained" if end.status == 0 else "refused")
+        ends[kind] += 1
+        if end.problem or args.trial is not None:
+            how = "flags" if as_flags else "keywords"
+            print(
+                f"--seed {args.seed} --trial {number}: {kind}: {algorithm} {env} {settings} ({how})"
+            )
+            print("\n".join(f"    {line}" for line in end.output.splitlines()[-25:]), flush=True)
+    print(f"{sum(ends.values())} trials: {dict(ends)}")
+    return int(bool(set(ends) - {"trained", "refused"}))
+
+
+def drawn(rng: random.Random) -> tuple[str, str, dict[str, Any]]:
+    """Return an algorithm, an environment and some settings."""
+    algorithm, env = rng.choice(list(ALGORITHMS)), rng.choice(ENVS)
+    hints: dict[str, Any] = {}
+    for kind in (Config, ALGORITHMS[algorithm], hr.Network):
+        known = typing.get_type_hints(kind, include_extras=True)
+        names = {f.name for f in dataclasses.fields(kind) if f.init} - SKIPPED
+        hints |= {name: known[name] for name in names}
+    settings: dict[str, Any] = {}
+    names = sorted(hints)
+    for name in rng.sample(names, rng.randint(1, 6)):
+        value = _value(hints[name], rng, None, small=name in COUNTED)
+        if value is not _SKIP:
+            settings[name] = value
+    sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8, "eval_episodes": 1}
+    if rng.random() < 0.9:
+        settings = sizes | settings
+    if rng.random() < 0.7:
+        settings.setdefault("transport", "serial")
+    return algorithm, env, settings
+
+
+def _value(hint: Any, rng: random.Random, limits: Range | None, small: bool) -> Any:
+    """Return a value of a type within its range, or _SKIP."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        found = next((x for x in arguments[1:] if isinstance(x, Range)), limits)
+        return _value(arguments[0], rng, found, small)
+    if origin is Literal:
+        return rng.choice(arguments)
+    if type(None) in arguments or origin is typing.Union:
+        return _value(rng.choice(arguments), rng, limits, small)
+    if hint is type(None):
+        return None
+    if hint is bool:
+        return rng.random() < 0.5
+    if hint is int:
+        return _number(
+            rng, limits, [0, 1, 2, 3, 5] if small else [0, 1, 2, 3, 7, 8, 16, 33, 64, 10**6]
+        )
+    if hint is float:
+        values = [0.0, 1e-9, 0.01, 0.1, 0.5, 0.9, 0.99, 1.0, 2.0, 100.0, 1e6, rng.random()]
+        return float(_number(rng, limits, values))
+    if origin is tuple and arguments and arguments[0] is int:
+        return tuple(rng.choice((1, 4, 16)) for _ in range(rng.randint(0, 3)))
+    return _SKIP
+
+
+def _number(rng: random.Random, limits: Range | None, values: list) -> Any:
+    allowed = [x for x in values if limits is None or limits.holds(x)]
+    return rng.choice(allowed or [limits.low if limits else 1])
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str)
+
+
+def run_keywords(algorithm: str, env: str, settings: dict[str, Any], folder: Path) -> int:
+    """Train through Python; returns 2 for an error of headrace's."""
+    kind = ALGORITHMS[algorithm]
+    of_algorithm = {f.name for f in dataclasses.fields(kind) if f.init}
+    of_network = {f.name for f in dataclasses.fields(hr.Network) if f.init}
+
+    def those(names: set[str]) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name in names}
+
+    rest = {k: v for k, v in settings.items() if k not in of_algorithm | of_network}
+    try:
+        algo, network = kind(**those(of_algorithm)), hr.Network(**those(of_network))
+        where = str(folder / "run")
+        hr.train(env, algo, network=network, total_steps=600, run_dir=where, **rest)
+    except HeadraceError as error:
+        lines = str(error).splitlines()
+        print(f"headrace: {lines[0] if lines else ''}")
+        return 2 if lines else 99
+    return 0
+
+
+def run_flags(algorithm: str, env: str, settings: dict[str, Any], folder: Path) -> int:
+    """Train through the command line."""
+    words = ["train", algorithm, "--env-id", env, "--total-steps=600", f"--run-dir={folder}/run"]
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words.append(f"--{flag}={value}")
+    return int(command(words) or 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Args)))

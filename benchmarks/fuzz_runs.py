@@ -1,0 +1,230 @@
+"""Damaged run directories: commands that read one end with a result or one sentence.
+
+A trial copies a small run, damages one of its files or folders (cut, changed bits, swapped,
+replaced by a link, a pipe, a folder, other data, or made very large), and runs one command. It
+fails if the command hangs, crashes, ends with an error that isn't one sentence, or changes
+anything outside the run directory. The same seed and number draw the same trial.
+
+    python benchmarks/fuzz_runs.py --trials 500
+    python benchmarks/fuzz_runs.py --seed 7 --trial 31   repeat one trial
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from fuzz_trials import ended
+
+from headrace.cli import main as command
+
+COMMANDS = {
+    "report": ("report", "RUN"),
+    "doctor": ("doctor", "RUN"),
+    "plot": ("plot", "RUN"),
+    "evaluate": ("evaluate", "RUN", "--episodes=1"),
+    "resume": ("resume", "RUN", "--total-steps=1152", "--eval-episodes=0"),
+    "init from": ("train", "ppo", "--env-id=CartPole-v1", "--init-from=RUN", "--transport=serial",
+                  "--num-actors=1", "--envs-per-actor=4", "--fragment-length=16",
+                  "--total-steps=64", "--eval-episodes=0", "--run-dir=NEW"),
+    "export": ("export", "RUN", "NEW.onnx"),
+}  # fmt: skip
+_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Args:
+    trials: int = 500
+    """Number of trials."""
+    seed: int = 0
+    """Random seed of the trials."""
+    trial: int | None = None
+    """Repeat only this trial, and print its output."""
+
+
+def main(args: Args) -> int:
+    """Run trials; returns 0 if none failed."""
+    ends: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        run = a_run(Path(folder))
+        for number in range(args.trials) if args.trial is None else [args.trial]:
+            rng = random.Random(f"{args.seed} {number}")
+            what, problem, output = trial(run, Path(folder) / "trial", rng)
+            ends[problem or "right"] += 1
+            if problem or args.trial is not None:
+                print(f"--seed {args.seed} --trial {number}: {what}: {problem}")
+                print("\n".join(f"    {x[:200]}" for x in output.splitlines()[-12:]), flush=True)
+    print(f"{sum(ends.values())} trials: {dict(ends)}")
+    return int(bool(set(ends) - {"right"}))
+
+
+def a_run(folder: Path) -> Path:
+    """Train a small run to damage."""
+    flags = ("--env-id=CartPole-v1", "--transport=serial", "--num-actors=1", "--envs-per-actor=4")
+    more = ("--fragment-length=16", "--total-steps=576", "--eval-episodes=2", "--eval-interval=256")
+    words = ["train", "ppo", *flags, *more, f"--run-dir={folder / 'run'}"]
+    end = ended(lambda: int(command(words) or 0), _LIMIT_S)
+    assert end.status == 0, end.output
+    return folder / "run"
+
+
+def trial(run: Path, folder: Path, rng: random.Random) -> tuple[str, str | None, str]:
+    """Damage a copy and run a command; returns what was done, what is wrong, and the output."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    copy, outside = folder / "run", folder / "outside"
+    shutil.copytree(run, copy, symlinks=True)
+    outside.mkdir()
+    for name in ("precious", "config.json", "metrics.jsonl"):
+        (outside / name).write_text("precious\n" * 50)
+    paths = sorted(p for p in copy.rglob("*") if not p.is_symlink())
+    path, name = rng.choice(paths), rng.choice(list(DAMAGES))
+    DAMAGES[name](path, outside, rng)
+    if rng.random() < 0.5:
+        signed(copy)
+    before = digest(outside)
+    which = rng.choice(list(COMMANDS))
+    words = [
+        w.replace("RUN", str(copy)).replace("NEW", str(folder / "new")) for w in COMMANDS[which]
+    ]
+
+    def run_command() -> int:
+        os.chdir(folder)
+        return int(command(words) or 0)
+
+    end = ended(run_command, _LIMIT_S)
+    problem = end.problem
+    if digest(outside) != before:
+        problem = "changed files outside"
+    return f"{name} {path.relative_to(copy)}, {which}", problem, end.output
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """Return a checksum of each file below a folder."""
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*")}
+
+
+def signed(run: Path) -> None:
+    """Write checksums that agree with the damaged files, as an attacker would."""
+    for sums in run.glob("checkpoints/*/SHA256SUMS"):
+        if sums.is_symlink() or not sums.is_file():
+            continue
+        lines = []
+        for line in sums.read_text("utf-8", "replace").splitlines():
+            words = line.split()
+            file = sums.parent / words[-1] if words else sums
+            if len(words) == 2 and file.is_file() and file.stat().st_size < 1 << 24:
+                line = f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {words[1]}"
+            lines.append(line)
+        sums.write_text("\n".join(lines) + "\n")
+
+
+def _replaced(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _cut(path: Path, outside: Path, rng: random.Random) -> None:
+    if path.is_file():
+        data = path.read_bytes()
+        path.write_bytes(data[: rng.randint(0, len(data))])
+
+
+def _flip(path: Path, outside: Path, rng: random.Random) -> None:
+    if path.is_file() and (data := bytearray(path.read_bytes())):
+        for _ in range(rng.choice((1, 1, 10))):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+
+
+def _swap(path: Path, outside: Path, rng: random.Random) -> None:
+    files = sorted(p for p in path.parent.iterdir() if p.is_file())
+    if path.is_file():
+        shutil.copyfile(other, path) if (other := rng.choice(files)) != path else None
+
+
+def _link(path: Path, outside: Path, rng: random.Random) -> None:
+    _replaced(path)
+    target = outside / rng.choice(("precious", "config.json", "metrics.jsonl", "absent"))
+    path.symlink_to(rng.choice((target, outside, Path("/dev/zero"), Path("/dev/full"), path)))
+
+
+def _pipe(path: Path, outside: Path, rng: random.Random) -> None:
+    _replaced(path)
+    os.mkfifo(path)
+
+
+def _folder(path: Path, outside: Path, rng: random.Random) -> None:
+    _replaced(path)
+    path.mkdir()
+
+
+def _huge(path: Path, outside: Path, rng: random.Random) -> None:
+    if path.is_file():
+        os.truncate(path, 3 << 30)
+
+
+def _foreign(path: Path, outside: Path, rng: random.Random) -> None:
+    if path.is_file():
+        path.write_bytes(rng.choice((
+            b"", b"\0" * 1000, b"\xff\xfe" * 99, b"[1, 2]\n", b"null\n", b"7\n", b'{"a": NaN}\n',
+            b"[" * 100_000, b'{"env_steps": "x"}\n', b"\x80\x04K\x01.", rng.randbytes(5000),
+        )))  # fmt: skip
+
+
+def _values(path: Path, outside: Path, rng: random.Random) -> None:
+    """Replace a value somewhere in JSON."""
+    if path.suffix not in (".json", ".jsonl") or not path.is_file():
+        _cut(path, outside, rng)
+        return
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    at = rng.randrange(len(lines)) if lines else 0
+    if lines:
+        value = json.loads(lines[at])
+        lines[at] = json.dumps(_changed(value, rng))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _changed(value: object, rng: random.Random) -> object:
+    strange = (
+        None,
+        -1,
+        10**30,
+        1e308,
+        "",
+        "\x1b]0;x\x07",
+        [],
+        {},
+        "a" * 10_000,
+        True,
+        float("nan"),
+    )
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(list(value))
+        return value | {key: _changed(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.7:
+        at = rng.randrange(len(value))
+        return [*value[:at], _changed(value[at], rng), *value[at + 1 :]]
+    return rng.choice(strange)
+
+
+DAMAGES: dict[str, Callable[[Path, Path, random.Random], None]] = {
+    "cut": _cut, "flip": _flip, "swap": _swap, "link": _link, "pipe": _pipe, "folder": _folder,
+    "huge": _huge, "foreign": _foreign, "values": _values, "more values": _values,
+    "remove": lambda path, outside, rng: _replaced(path),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Args)))

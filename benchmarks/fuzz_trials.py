@@ -1,0 +1,77 @@
+"""Runs functions in forked processes with a time limit, for fuzz_configs.py and fuzz_runs.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+CRASHED = 99  # exit status of a function that raised an unexpected error
+
+
+class Ended(NamedTuple):
+    """Exit status and output of a trial."""
+
+    status: int | None  # None: it took too long
+    output: str
+
+    @property
+    def problem(self) -> str | None:
+        """Return what is wrong, or None: it succeeded, or ended with one sentence."""
+        if self.status is None:
+            return "hangs"
+        if self.status < 0:
+            return f"killed by signal {-self.status}"
+        if self.status == CRASHED or "Traceback (most recent" in self.output:
+            return "prints a traceback"
+        lines = self.output.strip().splitlines()
+        if self.status != 0 and not (
+            lines and any(x.startswith("headrace: ") or "For full helptext" in x for x in lines)
+        ):
+            return f"exit status {self.status} without a sentence"
+        return None
+
+
+def ended(function: Callable[[], int], limit_s: float) -> Ended:
+    """Call a function in a forked process, in its own session."""
+    with tempfile.TemporaryFile() as file:
+        pid = os.fork()
+        if pid == 0:
+            _child(function, file.fileno())
+        end, status = time.monotonic() + limit_s, None
+        while status is None and time.monotonic() < end:
+            done, code = os.waitpid(pid, os.WNOHANG)
+            status = os.waitstatus_to_exitcode(code) if done else None
+            time.sleep(0.01)
+        if status is None:
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        file.seek(0)
+        return Ended(status, file.read(1 << 20).decode("utf-8", "backslashreplace"))
+
+
+def _child(function: Callable[[], int], output: int) -> None:
+    status = CRASHED
+    try:
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+        sys.stdout = open(1, "w", closefd=False, buffering=1)  # noqa: SIM115
+        sys.stderr = open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
+        status = function()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(bool(error.code))
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

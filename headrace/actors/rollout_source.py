@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeAlias
@@ -21,6 +20,7 @@ from headrace.nn.multi_policy import AnyPolicy
 from headrace.nn.policy import policy_weights
 from headrace.processes import restore_torch_defaults, seed_global_generators
 from headrace.processes.ray_package import ray_package
+from headrace.processes.running_clock import running_s
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, RolloutQueue
 from headrace.transport.serial import SerialQueue
 from headrace.transport.shm import ShmQueue
@@ -196,7 +196,7 @@ class RolloutSource:
             RunStopped: ``stopped()`` returned True while waiting.
         """
         patience_s = 2 * self._timeout_s
-        deadline = time.monotonic() + patience_s
+        deadline = running_s() + patience_s
         while True:
             try:
                 slots = self._queue.take(count, _POLL_S, task)
@@ -204,11 +204,11 @@ class RolloutSource:
             except PeerDied as death:
                 assert self._fleet is not None
                 self._notify(self._fleet.replace(death))
-                deadline = time.monotonic() + patience_s
+                deadline = running_s() + patience_s
             except TimeoutError as error:
                 if self._fleet is None:
                     raise ActorFailed(str(error)) from error
-                if time.monotonic() > deadline:
+                if running_s() > deadline:
                     raise ActorFailed(f"{error}, nor in the preceding {patience_s:g} s") from error
                 self.kill_hung()
             if stopped():

@@ -28,6 +28,7 @@ from headrace.evaluation import Evaluation, evaluate
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import Child, cores, set_affinity, torch_threads
 from headrace.processes.restarts import Death, RestartPolicy
+from headrace.processes.running_clock import running_s
 
 _BEAT_S, _LONG_S = 0.5, 60.0
 _TRIES = 2  # of one evaluation
@@ -192,11 +193,11 @@ class Evaluator:
                 task.child = Child("headrace-evaluator", run_evaluation, pickled)
             except (OSError, EOFError, WorkerFailed) as error:
                 raise _Failed(f"could not start its process: {_one_line(error)}") from error
-            task.last_step = time.monotonic()
+            task.last_step = running_s()
         pipe, limit_s = task.child.pipe, self._config.actor_timeout_s
         try:
             while pipe.poll(timeout_s):
-                task.last_step, timeout_s = time.monotonic(), 0.0
+                task.last_step, timeout_s = running_s(), 0.0
                 kind, content = pipe.recv()
                 if kind == "done":
                     return content  # type: ignore[no-any-return]
@@ -209,7 +210,7 @@ class Evaluator:
         except (EOFError, OSError) as error:
             how = task.child.how_ended() or "closed its pipe"
             raise _Failed(f"its process {how}") from error
-        if time.monotonic() - task.last_step > limit_s:
+        if running_s() - task.last_step > limit_s:
             raise _Failed(f"it was killed because it took no step for {limit_s:g} s")
         return None
 

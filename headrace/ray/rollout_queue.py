@@ -28,6 +28,7 @@ import torch
 
 from headrace.errors import WorkerFailed
 from headrace.ops import tree
+from headrace.processes.running_clock import running_s
 from headrace.ray.connection import RayCluster, fetch
 from headrace.ray.process import CallFailed, Home
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied
@@ -189,7 +190,7 @@ class RayQueue:
             self._arrivals.arrive(slot, array)
             self.slots.commit(slot, message)
             if actor in self._last_active_s:
-                self.gaps[actor] = time.monotonic() - self._last_active_s.pop(actor)
+                self.gaps[actor] = running_s() - self._last_active_s.pop(actor)
 
     def _lose(self, actor: int, cause: str, words: str = "", begun: bool = True) -> None:
         if self.slots.is_present(actor):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from headrace.processes.running_clock import running_s
 from headrace.transport.queue import Header, nano, read_header
 
 _DIVERGENCE = Header._fields.index("divergence_nano")
@@ -118,7 +119,7 @@ class Slots:
         actor = min(able, key=self._turn) if self._scarce else able[0]
         slot = self._free[actor].popleft()
         if not self._open[actor]:
-            self._active_s[actor] = time.monotonic()
+            self._active_s[actor] = running_s()
         self._open[actor].append(slot)
         self._credits[self.task(actor)] -= 1
         return slot
@@ -154,7 +155,7 @@ class Slots:
 
     def forget(self, actor: int) -> None:
         """Clear the slots and counters of an actor that was replaced."""
-        self._active_s[actor], self._delivered[actor] = time.monotonic(), 0
+        self._active_s[actor], self._delivered[actor] = running_s(), 0
         for slot in (*self._free[actor], *self._open[actor]):
             self._clear(slot, keep_header=False)
 
@@ -167,20 +168,20 @@ class Slots:
         self._committed[actor].append((self.header(slot).committed_ns, slot))
         self._num_commits += 1
         self._last_commit[actor] = self._num_commits
-        self._active_s[actor] = time.monotonic()
+        self._active_s[actor] = running_s()
         self._delivered[actor] += 1
 
     def silent_s(self, actor: int) -> float:
         """Return the seconds for which this actor has had a slot to fill and committed nothing."""
-        return time.monotonic() - self._active_s[actor] if self._open[actor] else 0.0
+        return running_s() - self._active_s[actor] if self._open[actor] else 0.0
 
     def last_active_s(self, actor: int) -> float:
-        """Return when the actor last committed, or was granted a slot while idle (monotonic)."""
+        """Return the ``running_s`` of the last commit, or of a grant while the actor was idle."""
         return self._active_s[actor]
 
     def reset_silence(self) -> None:
         """Reset all actors' silence, as if each had just committed."""
-        self._active_s = [time.monotonic()] * self.num_actors
+        self._active_s = [running_s()] * self.num_actors
 
     def delivered(self, actor: int) -> int:
         """Return the number of rollouts that this actor has committed since its start."""

@@ -9,10 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 
+import headrace as hr
+from headrace.evaluating import run_end
 from headrace.processes import signals_held, stop_signals
+from headrace.processes.ctrl_c import ends_in_one_line
 
 PROGRAM = """
 import multiprocessing, os, signal, subprocess, sys, threading, time
@@ -87,3 +91,39 @@ def test_a_process_that_is_forked_during_a_run_can_be_terminated(handled):
         code = child.exitcode
         child.kill()
     assert code == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_a_launcher_has_blocked_stop_a_run(number):
+    stopped = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        with stop_signals(lambda: stopped.append(True)):
+            os.kill(os.getpid(), number)
+        assert stopped == [True]
+        assert number in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_ctrl_c_is_not_blocked_in_a_command(monkeypatch):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        ends_in_one_line(lambda argv: 0)([])
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(tiny, monkeypatch):
+    """Python ignores exceptions in callbacks of weak references, as matplotlib has them."""
+
+    def plot(runs):
+        thing = type("Thing", (), {})()
+        watched = weakref.ref(thing, lambda ref: os.kill(os.getpid(), signal.SIGINT))
+        del thing
+        assert watched() is None
+
+    monkeypatch.setattr(run_end, "plot", plot)
+    with pytest.raises(KeyboardInterrupt):
+        hr.train(tiny(transport="serial", total_steps=64))

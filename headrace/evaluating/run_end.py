@@ -14,7 +14,7 @@ from headrace.config import Config
 from headrace.errors import CheckpointError, HeadraceError, on_one_line
 from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
 from headrace.nn.multi_policy import AnyPolicy
-from headrace.processes import return_freed_memory, stop_signals
+from headrace.processes import return_freed_memory, signals_held, stop_signals
 from headrace.rundir import checkpoint
 from headrace.rundir.atomic_files import checkpoint_errors, write_json
 from headrace.rundir.health import conclude
@@ -81,8 +81,10 @@ def finish(
         attempt("the summary", save)
     if draw and extras.is_installed("matplotlib"):
         return_freed_memory()  # of the training
-        attempt("the plot", partial(plot, [run.run_dir]))
-        attempt("the report", partial(_report, run.run_dir))
+        for name, write in (("the plot", partial(plot, [run.run_dir])),
+                            ("the report", partial(_report, run.run_dir))):  # fmt: skip
+            with signals_held():  # an exception in a weakref callback of matplotlib would be lost
+                attempt(name, write)
     if draw and (left_out := _left_out()):
         notify(left_out)
     return summary

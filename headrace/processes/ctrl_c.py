@@ -13,6 +13,7 @@ from typing import Any
 
 STATUS = 130  # the convention of shells
 _SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
+_BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LATER = ("plan", "bench", "launch", "watch")  # they stop their own processes
 
 
@@ -30,6 +31,7 @@ def ends_in_one_line(main: Callable[..., int]) -> Callable[..., int]:
         in_main = threading.current_thread() is threading.main_thread()
         if not in_main or before is not signal.default_int_handler:  # ignored, as with nohup
             return main(argv)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)  # inherited from a launcher
         command = (sys.argv[1:] if argv is None else argv)[:1]
         handler = EndAtOnce()
         try:

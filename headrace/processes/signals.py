@@ -8,7 +8,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from headrace.processes.ctrl_c import EndAtOnce, gently
@@ -44,8 +44,20 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
             signal.raise_signal(number)
 
-    with _handled(handle) as before:
+    with _handled(handle) as before, unblocked(before):
         yield
+
+
+@contextlib.contextmanager
+def unblocked(numbers: Iterable[int]) -> Iterator[None]:
+    """Unblock signals inside the block, which the parent of this process may have blocked."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    changed = [number for number in numbers if number in blocked]
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, changed)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, changed)
 
 
 @contextlib.contextmanager

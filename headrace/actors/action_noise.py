@@ -4,6 +4,9 @@ The noise of a fragment is drawn before its steps. White noise is independent at
 Coloured noise has a sequence for each environment and continuous action, which continues in the
 next fragment and begins again with each episode. Discrete actions always have white noise.
 
+State-dependent noise (:mod:`headrace.nn.state_noise`) is computed at each step, from matrices that
+are also drawn here. They don't depend on the order in which environments are ready.
+
 Every element of coloured noise is standard normal, so each action has the policy's distribution,
 and losses use its log-probability. The dependence between steps is ignored, as in PPO with coloured
 noise (Hollenstein et al. 2024, https://arxiv.org/abs/2312.11091). Evaluations, opponents and
@@ -12,28 +15,17 @@ noise (Hollenstein et al. 2024, https://arxiv.org/abs/2312.11091). Evaluations, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.nn.state_noise import Explorer
 from headrace.ops.colored_noise import colored_noise
-from headrace.ops.distributions.composite import Composite
-from headrace.ops.distributions.gaussian import DiagGaussian
+from headrace.ops.distributions.composite import gaussian_places
 
 _SEQUENCE = 1024  # least steps of a sequence
-
-
-def gaussian_places(distribution: Any, start: int = 0) -> Iterator[int]:
-    """Yield the elements of a distribution's noise that are normal."""
-    if isinstance(distribution, Composite):
-        for part in distribution.parts:
-            yield from gaussian_places(part, start)
-            start += part.num_noise
-    elif isinstance(distribution, DiagGaussian):
-        yield from range(start, start + distribution.num_noise)
 
 
 class ActionNoise:
@@ -43,25 +35,37 @@ class ActionNoise:
         distribution: action distribution, which defines the shape of its noise.
         num_envs: number of environments, B.
         beta: exponent of the spectrum, see :func:`~headrace.ops.colored_noise.colored_noise`.
+        explorer: of a policy with state-dependent noise, or None.
+
+    Attributes:
+        explorer: as given.
     """
 
-    def __init__(self, distribution: Any, num_envs: int, beta: float = 0.0) -> None:
+    def __init__(
+        self,
+        distribution: Any,
+        num_envs: int,
+        beta: float = 0.0,
+        explorer: Explorer | None = None,
+    ) -> None:
         self._distribution, self._num_envs, self._beta = distribution, num_envs, beta
         self._generator, self._coloured = torch.Generator(), torch.Generator()
         self._places = list(gaussian_places(distribution)) if beta else []
         self._sequences = torch.empty(0, num_envs, len(self._places))  # [L, B, n]
         self._at = np.zeros(num_envs, np.int64)  # [B] element of the sequence for row 0
         self._rows = torch.empty(0)
+        self.explorer = explorer
+        self._directions = torch.empty(0)  # [draws, B, F, k] of a fragment
 
     @property
     def is_coloured(self) -> bool:
         """Return True if any action has correlated noise."""
-        return bool(self._places)
+        return bool(self._places) or self.explorer is not None
 
     def reset(self, seed: int) -> None:
         """Begin again with the noise of ``seed``."""
         self._generator.manual_seed(seed)
-        if self._places:
+        if self.is_coloured:
             self._coloured.manual_seed(int(torch.randint(2**62, (), generator=self._generator)))
         self._at[:] = len(self._sequences)
 
@@ -72,6 +76,10 @@ class ActionNoise:
         """
         shape = num_steps, self._num_envs
         self._rows = self._distribution.noise(shape, self._generator)
+        if self.explorer is not None:
+            draws = -(-num_steps // (self.explorer.sample_freq or num_steps))
+            size = draws, self._num_envs, *self.explorer.shape
+            self._directions = torch.randn(size, generator=self._coloured)
         if not self._places:
             return self._rows
         if len(self._sequences) < num_steps:
@@ -84,6 +92,15 @@ class ActionNoise:
         self._fill(others, np.zeros(len(others), np.int64))
         return self._rows
 
+    def directions(self, rows: Any, columns: Any = slice(None)) -> Tensor:
+        """Return the matrices ``[n, F, k]`` of steps in the noise drawn last.
+
+        Args:
+            rows: an int, or ``[n]``; columns: ``[n]`` environments, or all.
+        """
+        assert self.explorer is not None
+        return self._directions[rows // (self.explorer.sample_freq or len(self._rows)), columns]
+
     def begin_episodes(self, columns: np.ndarray, rows: np.ndarray) -> None:
         """Begin new sequences in the noise drawn last, in place.
 
@@ -91,7 +108,8 @@ class ActionNoise:
             columns: ``[n]`` environments whose episode ended.
             rows: ``[n]`` first row of the next episode; may be beyond the fragment.
         """
-        self._begin(columns, rows)
+        if self._places:
+            self._begin(columns, rows)
 
     def advance(self, num_steps: np.ndarray) -> None:
         """Continue the sequences after the ``[B]`` steps that were done in the fragment."""

@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.actors.action_noise import ActionNoise
 from headrace.actors.synchronous import (
     ActingPolicy,
-    BeginNoise,
     Cut,
     StepRecord,
     row_of,
@@ -82,14 +82,14 @@ class AsynchronousStepper:
         noise: Tensor,
         ended: np.ndarray,
         cut: Cut,
-        begin_noise: BeginNoise = None,
+        source: ActionNoise | None = None,
     ) -> StepRecord:
         """See :class:`~headrace.actors.synchronous.Stepper`.
 
         ``cut`` is called after every ``num_envs`` steps and, once a column is full, whenever an
         environment is ready. Pending steps are waited for.
         """
-        columns = _Columns(self, rollout, noise, ended)
+        columns = _Columns(self, rollout, noise, ended, source)
         num_steps, num_envs = rollout.reward.shape
         started, checked_rounds, is_cut = time.monotonic(), 0, False
         enough = math.ceil(_ENOUGH_SHARE * num_envs)
@@ -101,8 +101,8 @@ class AsynchronousStepper:
             ready = self.envs.receive(enough, self._linger_s)
             columns.stepping_ns += time.monotonic_ns() - before
             ended_columns = columns.keep(ready)
-            if begin_noise is not None and len(ended_columns):
-                begin_noise(ended_columns, columns.count[ended_columns])
+            if source is not None and len(ended_columns):
+                source.begin_episodes(ended_columns, columns.count[ended_columns])
             if cut is not None and not is_cut:
                 rounds = int(columns.count.sum()) // num_envs
                 if rounds > checked_rounds or columns.count.max() == num_steps:
@@ -137,8 +137,14 @@ class _Columns:
     """
 
     def __init__(
-        self, pace: AsynchronousStepper, rollout: Rollout, noise: Tensor, ended: np.ndarray
+        self,
+        pace: AsynchronousStepper,
+        rollout: Rollout,
+        noise: Tensor,
+        ended: np.ndarray,
+        source: ActionNoise | None,
     ) -> None:
+        self._source = source
         self._envs, self._policy, self._name = pace.envs, pace.policy, pace.name
         self._metrics = pace.metrics
         self._shape = num_steps, num_envs = rollout.reward.shape
@@ -169,10 +175,14 @@ class _Columns:
         policy, place = self._policy, self._place(rows)
         self.busy[rows] = True
         store(self._before, rows, row_of(self._core, rows))
-        params, core = policy.act(
-            _part(self._obs, place), _part(self._first, place), _part(self._core, rows)
-        )
-        action = policy.distribution.sample(params, _part(self._noise, place))
+        row = _part(self._obs, place), _part(self._first, place), _part(self._core, rows)
+        noise, source = _part(self._noise, place), self._source
+        if source is None or source.explorer is None:
+            params, core = policy.act(*row)
+        else:
+            directions = source.directions(self.count[rows], rows)
+            params, core = source.explorer.act(*row, directions, noise)
+        action = policy.distribution.sample(params, noise)
         self._params[place] = params.numpy()
         store(self._core, rows, tree.map_leaves(lambda x: x.numpy(), core))
         action = tree.map_leaves(lambda x: x.numpy(), action)

@@ -137,7 +137,8 @@ class Collector:
         self._envs, self._policy, self._name, self._gamma = envs, policy, name, gamma
         self.metrics = metrics or InfoMetrics(envs.num_envs)
         self._stepping = stepping or SynchronousStepper(envs, policy, name, self.metrics)
-        self._noise = ActionNoise(policy.distribution, envs.num_envs, noise_color)
+        how = noise_color, policy.explorer()
+        self._noise = ActionNoise(policy.distribution, envs.num_envs, *how)
         self._row: Tree = None  # the last rollout's last row of inputs, [B, ...]
 
     def reset(self, seed: int) -> None:
@@ -175,8 +176,8 @@ class Collector:
         noise = self._noise.draw(len(rollout.reward))
         try:
             with self._policy.frozen_weights():
-                begin = self._noise.begin_episodes if self._noise.is_coloured else None
-                steps = self._stepping.run(rows, noise, self._done, cut, begin)
+                source = self._noise if self._noise.is_coloured else None
+                steps = self._stepping.run(rows, noise, self._done, cut, source)
         except Exception:
             self._check_policy(version)  # non-finite actions may be the environment's cause
             raise

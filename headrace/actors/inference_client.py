@@ -65,6 +65,9 @@ class InferenceClient:
         finally:
             self._caller.expect(False)
 
+    def explorer(self) -> None:
+        """Return None: the server has the features."""
+
     def chooser(self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor) -> None:
         """Return None: the server has the weights."""
 

@@ -17,17 +17,17 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
+from headrace.actors.action_noise import ActionNoise
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.single_frames import closed_columns
 from headrace.nn.inputs import Inputs, info_mask
+from headrace.nn.state_noise import Explorer
 from headrace.ops import tree
 from headrace.ops.distributions import Distribution
 from headrace.spaces.masks import MASK
 from headrace.types import Rollout, Tree
 
 Cut: TypeAlias = Callable[[], bool] | None  # returns True to cut a rollout short; None: never
-# Begins noise sequences, see ActionNoise.begin_episodes; None: the noise has none.
-BeginNoise: TypeAlias = Callable[[np.ndarray, np.ndarray], None] | None
 
 
 @dataclass
@@ -59,6 +59,9 @@ class ActingPolicy(Protocol):
     def act(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
         """See :meth:`Policy.act`."""
 
+    def explorer(self) -> Explorer | None:
+        """See :meth:`Policy.explorer`."""
+
     def chooser(
         self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor
     ) -> Callable[[int], None] | None:
@@ -80,7 +83,7 @@ class Stepper(Protocol):
         noise: Tensor,
         ended: np.ndarray,
         cut: Cut,
-        begin_noise: BeginNoise = None,
+        source: ActionNoise | None = None,
     ) -> StepRecord:
         """Fill observations, ``first``, actions, rewards and ``terminated`` of a rollout.
 
@@ -89,7 +92,7 @@ class Stepper(Protocol):
             noise: ``[T, B, ...]`` noise of the distribution.
             ended: ``[B]`` bool, row 0 is the last of its episode, or the agent is absent.
             cut: see ``Collector.fill``.
-            begin_noise: called with the columns whose episode ended and the rows of their next one.
+            source: the source of the noise, if it is correlated in time.
         """
 
 
@@ -111,7 +114,7 @@ class SynchronousStepper:
         noise: Tensor,
         ended: np.ndarray,
         cut: Cut,
-        begin_noise: BeginNoise = None,
+        source: ActionNoise | None = None,
     ) -> StepRecord:
         """See :class:`Stepper`; ``cut`` is called after every step, a closed column also cuts."""
         policy, inputs = self._policy, self._policy.inputs
@@ -124,10 +127,15 @@ class SynchronousStepper:
         params: list[Tensor] = []
         core, masked, closed = rollout.core, False, closed_columns(rollout.obs)
         clock, stepping_ns, metrics = time.monotonic_ns, 0, self._metrics
+        explorer = None if source is None else source.explorer
         choose = policy.chooser(rollout.obs, noise, rollout.action, rollout.log_prob)
         for t in range(num_steps):
             if choose is None:
-                params_t, core = policy.act(row_of(rollout.obs, t), rollout.first[t], core)
+                row = row_of(rollout.obs, t), rollout.first[t], core
+                if source is None or explorer is None:
+                    params_t, core = policy.act(*row)
+                else:
+                    params_t, core = explorer.act(*row, source.directions(t), noise[t])
                 store(rollout.action, t, policy.distribution.sample(params_t, noise[t]))
                 params.append(params_t)
             else:
@@ -139,8 +147,8 @@ class SynchronousStepper:
             first[t + 1] = ended
             masked = masked or MASK in infos
             ended = np.logical_or(terminated[t], truncated, out=done[t])
-            if begin_noise is not None and len(columns := np.flatnonzero(ended)):
-                begin_noise(columns, np.full(len(columns), t + 1))
+            if source is not None and len(columns := np.flatnonzero(ended)):
+                source.begin_episodes(columns, np.full(len(columns), t + 1))
             if metrics is not None and (metrics.every_step or (infos and np.count_nonzero(ended))):
                 metrics.note(infos, first[t + 1], ended)
             if not inputs.is_observation:

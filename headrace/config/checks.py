@@ -44,6 +44,8 @@ def check_together(config: Any) -> None:
     if config.num_learners > 1:
         _check_devices(config)
         config.algo.per_learner(config.num_learners)  # raises unless it can be divided
+    color, sde = config.algo.noise_color, config.network.use_sde
+    require(not (color and sde), "noise_color", color, "0 with use_sde, which replaces the noise")
     sync_rule(config.weight_sync, config.kl_threshold)
     if config.is_sized:
         _check_columns(config)
@@ -81,6 +83,8 @@ def _check_policies(config: Any) -> None:
     if config.policies == SHARED:
         return
     parse_policies(config.policies)  # raises if it is invalid
+    valid = "False with several policies, whose features an actor doesn't have"
+    require(not config.network.use_sde, "use_sde", True, valid)
     for name, alone, why in (
         ("tasks", (), "which belong to a game's agents"),
         ("opponents", None, "which play each other"),
@@ -128,6 +132,7 @@ def _check_inference(config: Any) -> None:
         (config.algo.learns_in_actors, f"{config.algo_name}, whose actors train their weights"),
         (config.cluster is not None, "cluster, whose actors share no memory"),
         (config.deterministic, "deterministic, because timing decides which rows are batched"),
+        (config.network.use_sde, "use_sde, whose noise needs features of the network"),
     ):
         require(not (shared and refused), "inference", "shared", valid + reason)
 

@@ -30,7 +30,9 @@ from headrace.types import Batch, Loss, Metrics, State, Tree
 def can_fuse(policy: Policy) -> bool:
     """Return True if :class:`FusedNetwork` computes exactly the same function as this policy."""
     heads = policy.policy_head, policy.value_head
-    if not is_exactly(policy, Policy) or not all(is_exactly(x, nn.Linear) for x in heads):
+    if policy.network.use_sde or not is_exactly(policy, Policy):
+        return False
+    if not all(is_exactly(x, nn.Linear) for x in heads):
         return False
     units = policy.popart is None or is_exactly(policy.popart, PopArt)
     if not units or not (policy.core is None or is_exactly(policy.core, Recurrent)):

@@ -136,6 +136,9 @@ class MultiPolicy(nn.Module):
                 tree.map_leaves(lambda to, x, at=rows: to.__setitem__(at, x), after, state)
         return params, {AGENT: core[AGENT].clone(), OWN: after}
 
+    def explorer(self) -> None:
+        """Return None: members have no state-dependent noise (``config/checks.py``)."""
+
     def chooser(self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor) -> None:
         """Return None: the columns of the members change."""
 

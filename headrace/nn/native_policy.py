@@ -30,6 +30,8 @@ def native_policy(policy: Any) -> NativePolicy | None:
     """Return the compiled path of a :class:`Policy`; None if it isn't supported."""
     torso, head = policy.torso, policy.policy_head
     dense = torso.exact_layers() if type(torso) is Encoder else None
+    if policy.network.use_sde:  # noise depends on the features of each step
+        return None
     if dense is None or head.bias is None or (compiled := functions(head.weight.dtype)) is None:
         return None
     dtype = head.weight.dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from headrace.errors import ConfigError
 from headrace.nn.custom_torso import CustomTorso
 from headrace.nn.encoder import Encoder
 from headrace.nn.exact_modules import is_exactly
@@ -24,8 +26,10 @@ from headrace.nn.popart import PopArt
 from headrace.nn.predict import predict
 from headrace.nn.recurrent import Recurrent
 from headrace.nn.saving import Saver, saved_by
+from headrace.nn.state_noise import Explorer, log_std_of, noise_of
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
+from headrace.ops.distributions.composite import gaussian_places
 from headrace.ops.losses import ActionBounds
 from headrace.ops.moments import Moments
 from headrace.spaces.actions import ActionTransform, distribution_for, output_bounds
@@ -93,8 +97,15 @@ class Policy(nn.Module):
         self.popart: PopArt | TaskPopArt | None = PopArt() if network.normalize_values else None
         if network.per_task_values:
             self.popart = TaskPopArt(tasks)
-        free = torch.full((self.distribution.num_free,), network.log_std_init)
-        self.log_std = nn.Parameter(free) if len(free) else None
+        num_free = self.distribution.num_free
+        free = torch.full((num_free,), network.log_std_init)
+        if network.use_sde:
+            if not num_free:
+                raise ConfigError("use_sde=True is for Box actions, but there are none")
+            # With features of size 1, as tanh has at most, the deviation begins at log_std_init.
+            free = free.expand(width, num_free) - 0.5 * math.log(width)
+            self._noise_places = list(gaussian_places(self.distribution))
+        self.log_std = nn.Parameter(free) if num_free else None
         bounds = output_bounds(action_space, squash, scale) or (None, None, None)
         for name, values in zip(ActionBounds._fields, bounds, strict=True):
             self.register_buffer(f"_bounds_{name}", values, persistent=False)
@@ -162,15 +173,41 @@ class Policy(nn.Module):
             first: ``[B]`` bool, the observation came from a reset.
             core: recurrent state ``[B, ...]``.
         """
+        if self._native is not None and self.core is None and not torch.is_grad_enabled():
+            return self._native.params(inputs), core
+        hidden, core = self._features(inputs, first, core)
+        return self.finished(self.policy_head(hidden), inputs, hidden), core
+
+    def _features(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
+        """Return the inputs ``[B, F]`` of the policy head in one step, and the next state."""
         native, torso = self._native, self._fast_image or self.torso
         if torch.is_grad_enabled():
             native, torso = None, self.torso
-        if native is not None and self.core is None:
-            return native.params(inputs), core
         hidden = torso(inputs) if native is None else native.features(inputs)
         if self.core is not None:
             hidden, core = self.core.step(hidden, first, core)
-        return self.finished(self.policy_head(hidden), inputs), core
+        return hidden, core
+
+    def explorer(self) -> Explorer | None:
+        """Return how to act if the noise of actions depends on the state, else None."""
+        if not self.network.use_sde or self.log_std is None:
+            return None
+        num_features, num_actions = self.log_std.shape
+        return Explorer(self.explore, (num_features, num_actions), self.network.sde_sample_freq)
+
+    def explore(
+        self, inputs: Tree, first: Tensor, core: Tree, directions: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tree]:
+        """Act as :meth:`act`, and write the noise of continuous actions.
+
+        Args:
+            directions: ``[B, F, k]``, see :func:`headrace.nn.state_noise.noise_of`.
+            noise: ``[B, num_noise]``, changed in place.
+        """
+        hidden, core = self._features(inputs, first, core)
+        assert self.log_std is not None
+        noise[:, self._noise_places] = noise_of(hidden, self.log_std, directions)
+        return self.finished(self.policy_head(hidden), inputs, hidden), core
 
     def chooser(
         self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor
@@ -196,7 +233,7 @@ class Policy(nn.Module):
             hidden, core = self.core(hidden.unflatten(0, first.shape), first, core)
             hidden = hidden.flatten(0, 1)
         value_hidden = hidden if self.value_torso is None else self.value_torso(flat)
-        params = self.finished(self.policy_head(hidden), flat)
+        params = self.finished(self.policy_head(hidden), flat, hidden)
         value = self._value(value_hidden, flat)
         return params.unflatten(0, first.shape), value.view(first.shape), core
 
@@ -211,10 +248,17 @@ class Policy(nn.Module):
         value = self.value_head(hidden)
         return value if self.popart is None else self.popart(value, inputs)
 
-    def finished(self, params: Tensor, inputs: Tree) -> Tensor:
-        """Complete the head's outputs to parameters ``[N, num_params]``, and apply masks."""
+    def finished(self, params: Tensor, inputs: Tree, hidden: Tensor | None = None) -> Tensor:
+        """Complete the head's outputs to parameters ``[N, num_params]``, and apply masks.
+
+        Args:
+            hidden: ``[N, F]`` inputs of the head, which are only needed with ``use_sde``.
+        """
         if self.log_std is not None:
-            free = self.log_std.expand(*params.shape[:-1], len(self.log_std))
+            if self.network.use_sde:
+                free = log_std_of(hidden, self.log_std)  # type: ignore[arg-type]
+            else:
+                free = self.log_std.expand(*params.shape[:-1], len(self.log_std))
             params = torch.cat([params, free], dim=-1)
         if self.inputs.mask != "none":
             params = self.distribution.apply_mask(params, inputs["action_mask"])

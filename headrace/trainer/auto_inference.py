@@ -68,6 +68,7 @@ def _chosen(config: Config, policy: AnyPolicy, probe: Probe) -> tuple[Inference,
     share = config.per_learner
     here = config.transport == "shm" and config.cluster is None
     unable = not here or config.algo.learns_in_actors or config.deterministic
+    unable |= config.network.use_sde
     if unable or isinstance(policy, MultiPolicy) or share.num_actors > MAX_CALLERS:
         return "actor", ""
     if config.resume:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.ops.distributions.checks import check_last, check_mask, check_shape
+from headrace.ops.distributions.gaussian import DiagGaussian
 
 
 def _sum(name: str) -> cached_property[int]:
@@ -125,6 +127,16 @@ class Composite:
         if not isinstance(action, dict) or set(action) != set(self.keys):
             raise ValueError(f"action must be a dict with the keys {self.keys}, got {action}")
         return [action[key] for key in self.keys]
+
+
+def gaussian_places(distribution: Any, start: int = 0) -> Iterator[int]:
+    """Yield the elements of a distribution's noise that are normal."""
+    if isinstance(distribution, Composite):
+        for part in distribution.parts:
+            yield from gaussian_places(part, start)
+            start += part.num_noise
+    elif isinstance(distribution, DiagGaussian):
+        yield from range(start, start + distribution.num_noise)
 
 
 def _total(terms: list[Tensor]) -> Tensor:

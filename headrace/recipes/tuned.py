@@ -49,11 +49,13 @@ def mountaincar_continuous(algorithm: str = "appo") -> Config:
     return Config(env="MountainCarContinuous-v0", algo=algo, total_steps=500_000)
 
 
-def swimmer(algorithm: str = "appo") -> Config:
-    """Settings with pink noise and a long horizon: at gamma 0.99 returns fall below the start."""
-    kinds = {"ppo": PPO, "appo": APPO}
-    algo = kinds[algorithm](noise_color=1.0, gamma=0.999)
-    return Config(env="Swimmer-v5", algo=algo, total_steps=400_000)
+def swimmer(algorithm: str = "ppo") -> Config:
+    """Settings with pink noise and a long horizon: at gamma 0.99 returns fall below the start.
+
+    Only for PPO: with APPO, two of three seeds stay at a return of about 30.
+    """
+    algos = {"ppo": PPO(noise_color=1.0, gamma=0.999)}
+    return Config(env="Swimmer-v5", algo=algos[algorithm], total_steps=400_000)
 
 
 def hopper(algorithm: str = "appo") -> Config:

@@ -189,7 +189,7 @@ class Policy(nn.Module):
         return hidden, core
 
     def explorer(self) -> Explorer | None:
-        """Return how to act if the noise of actions depends on the state, else None."""
+        """Return the explorer if the noise of actions depends on the state, else None."""
         if not self.network.use_sde or self.log_std is None:
             return None
         num_features, num_actions = self.log_std.shape

@@ -20,7 +20,7 @@ _EPSILON = 1e-6  # keeps the variance above 0
 
 
 class Explorer(NamedTuple):
-    """How a policy acts with state-dependent noise."""
+    """Acting with state-dependent noise: the function, and the matrices that it needs."""
 
     act: Callable[[Tree, Tensor, Tree, Tensor, Tensor], tuple[Tensor, Tree]]
     """See :meth:`Policy.explore`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,22 +20,16 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 from headrace.config import Config
 from headrace.processes.output import GuardedStream, discard_output, replace_unencodable
+from headrace.rundir.closing_table import closing_table, shown
 from headrace.rundir.result import Result
 
 _PLAIN_INTERVAL_S = 5.0
 _SPEED_S = 1.0  # fewest seconds behind a speed
-_SPENT = {
-    "learn": "computing", "wait": "waiting", "publish": "publishing", "comm": "all-reduce",
-    "sync": "waiting for others",
-}  # fmt: skip
-
-
-_ACTIONS = {True: "deterministic policy", False: "sampled actions"}
 
 
 class Report:
@@ -167,7 +160,7 @@ def main_line(result: Result) -> str:
     if result.frames is not None:
         parts.append(f"{result.frames:,} frames")
     if result.episode_return is not None:
-        parts.insert(0, f"return {result.episode_return:.1f}")
+        parts.insert(0, f"return {shown(result.episode_return)}")
     if result.utilisation_actor is not None:
         parts.append(
             f"busy: learner {result.utilisation_learner:.0%}, actors {result.utilisation_actor:.0%}"
@@ -181,118 +174,3 @@ def main_line(result: Result) -> str:
     if result.lost:
         parts.append(f"lost {result.lost}")
     return " · ".join(parts)
-
-
-def closing_table(summary: dict[str, Any]) -> Table:
-    """Build the table of returns, then of speed, times and lag."""
-    table = Table.grid(padding=(0, 2))
-    for name, value in (_result_rows(summary) | _speed_rows(summary)).items():
-        if value:  # otherwise unknown
-            table.add_row(Text(name, style="bold"), Text(str(value)))
-    return table
-
-
-def _result_rows(summary: dict[str, Any]) -> dict[str, Any]:
-    """Format the returns of a run, and what the doctor found."""
-    played, missing = summary.get("evaluation"), summary.get("no_evaluation")
-    human = played and played.get("human_normalized")
-    capped = ", each task capped" if summary.get("tasks") else ""
-    mean, of_each = summary["episodic_return"], " of each task" if summary.get("tasks") else ""
-    warned = [one["name"] for one in summary.get("warnings", ()) if "earlier" not in one]
-    return {
-        "evaluated return": f"{played['mean']:.1f} ± {played['std']:.1f} (standard deviation over "
-        f"{played['episodes']} episodes{_unfinished(played)}, "
-        f"{_ACTIONS[played.get('deterministic', True)]})"
-        if played
-        else missing and f"none: {missing}",
-        **_other_mode(played or {}),
-        "human-normalised": human is not None and f"{human:.1%} (0 random, 100% human{capped})",
-        "training return": mean is not None and f"{mean:.1f} (last 100 episodes{of_each})",
-        **{f"evaluated on {k}": v for k, v in _others(played or {}).items()},
-        **_of_parts(summary, played, "tasks"),
-        **_of_parts(summary, played, "agents"),
-        **{f"policy {k}": v for k, v in _of_parts(summary, played, "policies").items()},
-        "doctor": warned and f"{', '.join(warned)}: see warnings.jsonl and the report",
-    }
-
-
-def _speed_rows(summary: dict[str, Any]) -> dict[str, Any]:
-    """Format steps, speed, and where the time went."""
-    first, plan, frames = (summary.get(x) for x in ("seconds_to_first_update", "plan", "frames"))
-    busy, lag, sync = summary["utilisation"], summary["lag"], summary["sync"]
-    lost, is_asynchronous = summary.get("lost"), lag.get("bound") != 0
-    times = [(word, summary["time"][name]) for name, word in _SPENT.items()]
-    return {
-        "environment steps": f"{summary['env_steps']:,} in {summary['seconds_training']:.1f} s of "
-        "training",
-        "frames": frames and f"{frames:,}, {summary['frames_per_step']} per step",
-        "speed": f"{summary['sps']:,.0f} steps/s after the first update",
-        "first update": first is not None and f"{first:.1f} s after the start",
-        "session": f"{summary['seconds_total']:.1f} s with start-up, until the end of training",
-        "bottleneck": plan and _is_clear(plan, busy, is_asynchronous) and _advice(plan["line"]),
-        "learner's time": " · ".join(f"{word} {s:.1f} s" for word, s in times if s is not None),
-        "busy": busy["actor"] is not None
-        and f"learner {busy['learner']:.0%} · actors {busy['actor']:.0%}",
-        "policy lag": is_asynchronous
-        and lag["mean"] is not None
-        and f"{lag['mean']:.2f} updates on average, at most {lag['max']}",
-        "dropped rollouts": summary["dropped"] and f"{summary['dropped']}, too old",
-        "lost rollouts": lost and f"{lost}, unfinished in actors that died",
-        "weights pulled": sync.get("divergence") is not None
-        and f"{sync['pulls']:,} times, {sync['bytes'] / 1e6:,.1f} MB",
-    }
-
-
-def _is_clear(plan: dict[str, Any], busy: dict[str, Any], is_asynchronous: bool) -> bool:
-    """Return False if the side with the smaller capacity was the less busy one."""
-    sides = {"actors": ("actor", "learner"), "learners": ("learner", "actor")}
-    if not is_asynchronous or busy["actor"] is None or plan.get("bottleneck") not in sides:
-        return True
-    slow, fast = sides[plan["bottleneck"]]
-    return bool(busy[slow] >= busy[fast])
-
-
-def _advice(line: str) -> str:
-    """Shorten the line about the bottleneck to what it is and what would help."""
-    subject, _, advice = line.partition("; ")
-    helps, would, _ = advice.partition(" would help")
-    return f"{subject.partition(':')[0].removeprefix('taking turns, ')}; {helps}{would}"
-
-
-def _unfinished(played: dict[str, Any]) -> str:
-    """Format the number of episodes that did not end, if there are any."""
-    count = played.get("unfinished")
-    return f", {count} of which did not end" if count else ""
-
-
-def _other_mode(played: dict[str, Any]) -> dict[str, str]:
-    """Format the final evaluation in the other mode of actions."""
-    other = played.get("other_mode")
-    if other is None:
-        return {}
-    return {_ACTIONS[other["deterministic"]]: f"{other['mean']:.1f} ± {other['std']:.1f}"}
-
-
-def _others(played: dict[str, Any]) -> dict[str, str]:
-    """Format mean and standard deviation for each of the run's ``eval_envs``."""
-    return {k: f"{x['mean']:.1f} ± {x['std']:.1f}" for k, x in (played.get("others") or {}).items()}
-
-
-def _of_parts(summary: dict[str, Any], played: dict[str, Any] | None, kind: str) -> dict[str, str]:
-    """Format a row for each of several tasks, agents of a game, or policies."""
-    evaluated = (played or {}).get(kind) or {}
-    return {
-        name: " · ".join(_of_part(one, evaluated.get(name)))
-        for name, one in (summary.get(kind) or {}).items()
-        if tuple(one.get("agents", ())) != (name,)  # its agent's row is the same
-    }
-
-
-def _of_part(trained: dict[str, Any], played: dict[str, Any] | None) -> Iterator[str]:
-    if played is not None:
-        yield f"evaluated {played['mean']:.1f} ± {played['std']:.1f}"
-        if played["human_normalized"] is not None:
-            yield f"human-normalised {played['human_normalized']:.1%}"
-    if trained["episode_return"] is not None:
-        yield f"training {trained['episode_return']:.1f}, length {trained['episode_length']:.0f}"
-    yield f"{trained['env_steps']:,} steps"

@@ -12,6 +12,7 @@ from rich.console import Console
 import headrace as hr
 from headrace.cli import main
 from headrace.rundir import terminal
+from headrace.rundir.closing_table import shown
 from headrace.rundir.result import Result
 from headrace.rundir.terminal import Report
 from headrace.studies import machine
@@ -156,3 +157,10 @@ def test_letters_that_an_encoding_lacks_are_replaced(encoding, tiny, monkeypatch
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(file, encoding, write_through=True))
     Report(tiny()).say("steps × 2 … → ▁█")
     assert file.getvalue().startswith(b"steps ")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.946, "0.95"), (-0.034, "-0.03"), (0.0, "0.0"), (217.04, "217.0")]
+)
+def test_small_returns_have_two_decimals(value, text):
+    assert shown(value) == text

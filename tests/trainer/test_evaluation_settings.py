@@ -14,8 +14,8 @@ import headrace as hr
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
 from headrace.rundir import checkpoint, import_allowlist
+from headrace.rundir.closing_table import closing_table
 from headrace.rundir.config_file import from_json
-from headrace.rundir.terminal import closing_table
 
 
 class Paying(gymnasium.Env):

@@ -197,7 +197,7 @@ def test_spans_of_time_have_the_unit_that_suits_them():
 
 
 def test_the_closing_screen_names_the_bottleneck_and_what_would_help(tmp_path):
-    from headrace.rundir.terminal import closing_table
+    from headrace.rundir.closing_table import closing_table
 
     summary = {
         "episodic_return": None, "env_steps": 1, "seconds_total": 1.0, "sps": 1.0,

@@ -264,7 +264,10 @@ def run(
         if leads:
             report.end(trainer.run_dir, summary)
         if leads and summary.get("interrupted"):
-            report.say(f"stopped early; to continue: {resume_command(trainer.run_dir)}")
+            then = "nothing was saved before the first update"
+            if checkpoint.exists(trainer.run_dir):
+                then = f"to continue: {resume_command(trainer.run_dir)}"
+            report.say(f"stopped early; {then}")
     if group is not None:
         group.close()
     return policy

@@ -145,9 +145,9 @@ class Report:
 
 def _files(run_dir: Path) -> dict[str, Path]:
     """Return the files of a finished run that a user opens next."""
-    written = {"plot": run_dir / "curve.png", "report": run_dir / "report.html"}
-    files = {"checkpoint": run_dir / "checkpoints" / "latest", "metrics": run_dir / "metrics.jsonl"}
-    return files | {name: path for name, path in written.items() if path.exists()}
+    names = {"checkpoint": "checkpoints/latest", "metrics": "metrics.jsonl"}
+    names |= {"plot": "curve.png", "report": "report.html"}
+    return {name: run_dir / file for name, file in names.items() if (run_dir / file).exists()}
 
 
 def _duration(seconds: float) -> str:

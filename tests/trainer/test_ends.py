@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -246,3 +247,15 @@ def test_callbacks_get_the_trainer_if_they_take_it(tiny):
 
     hr.train(tiny(transport="serial"), callbacks=[Counter(), plain, named, [].append, print])
     assert seen == [1, 2]
+
+
+def test_a_run_that_is_stopped_before_its_first_update_names_no_checkpoint(tiny, capsys):
+    callback = type("Stop", (), {"begin": lambda self, trainer: trainer.interrupt(),
+                                 "__call__": lambda self, result, trainer: None,
+                                 "end": lambda self, trainer, summary: None})()  # fmt: skip
+    config = tiny(transport="serial")
+    hr.train(config, callbacks=[callback])
+    out = capsys.readouterr().out
+    assert not checkpoint.exists(Path(config.run_dir))
+    assert "stopped early; nothing was saved before the first update" in out
+    assert "checkpoints/latest" not in out

@@ -44,7 +44,7 @@ class IMPALA(common.Hyperparameters):
     """Largest policy lag of a rollout, in updates, when the learner trains on it. Rollouts of at
     most max_lag + 1 updates are in flight; older ones are dropped. Replayed trajectories may be
     older."""
-    learning_rate: float = 7e-4
+    learning_rate: float = 1e-3
     lam: float = 0.95
     rho_bar: Annotated[float, ranges.ABOVE_0_OR_INF] = 1.0
     """Clip of the importance ratio in the temporal difference: fixes the value's fixed point."""

@@ -26,7 +26,7 @@ def lunarlander(algorithm: str = "appo") -> Config:
         "ppo": PPO(learning_rate=1e-3, epochs=4, minibatches=8, **shared),
         "appo": APPO(learning_rate=1e-3, epochs=4, minibatches=8, **shared),
         "impact": IMPACT(**shared),
-        "impala": IMPALA(learning_rate=1e-3, epochs=4, **shared),
+        "impala": IMPALA(epochs=4, **shared),
     }
     return Config(env="LunarLander-v3", algo=algos[algorithm])
 

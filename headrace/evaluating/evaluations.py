@@ -98,8 +98,10 @@ class Evaluations:
             log: log files on rank 0; None elsewhere. All ranks call this together.
         """
         target, steps = self._config.stop_return, progress.env_steps
-        if not self._confirms or target is None:
+        if target is None:
             return True
+        if not self._confirms:
+            return self._stops(target, steps, log)
         if steps < self._next_try:
             return False
         start, mean = time.monotonic(), None
@@ -112,12 +114,19 @@ class Evaluations:
         mean = self._group.broadcast(mean)
         progress.exclude(time.monotonic() - start)
         if mean is None or mean >= target:
-            return True
+            return self._stops(target, steps, log)
         self.latest = mean
         if log is not None and not self._next_try:
             self._notify(_unconfirmed(target, mean, self._config.eval_deterministic))
         self._next_try = _GROWTH * steps
         return False
+
+    def _stops(self, target: float, steps: int, log: RunLog | None) -> bool:
+        """Print why training stops, and return True."""
+        if log is not None:
+            total = self._config.total_steps
+            self._notify(f"reached stop_return={target:g} after {steps:,} of {total:,} steps")
+        return True
 
     def end(self, policy: AnyPolicy, progress: Progress, log: RunLog | None) -> None:
         """Complete evaluations in progress or due, unless the run was interrupted."""

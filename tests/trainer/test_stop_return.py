@@ -35,8 +35,11 @@ STOPPED = [
 
 
 @pytest.mark.parametrize("given", few_of(STOPPED, STOPPED[:3]), ids=str)
-def test_a_run_stops_where_evaluations_agree_or_do_not_count(tmp_path, given):
-    assert trained(tmp_path / "run", **HALF, **given)["env_steps"] < TOTAL / 2
+def test_a_run_stops_where_evaluations_agree_or_do_not_count(tmp_path, capsys, given):
+    steps = trained(tmp_path / "run", **HALF, **given)["env_steps"]
+    assert steps < TOTAL / 2
+    line = f"reached stop_return=4 after {steps:,} of {TOTAL:,} steps"
+    assert capsys.readouterr().out.count(line) == 1
 
 
 CONTINUED = [{}, {"num_learners": 2, "transport": "shm"}]

@@ -1,7 +1,7 @@
 """Rules about utilisation and waiting: one function per problem.
 
 See ``learning.py``. The load of other programs is not a problem of the run: on a crowded machine,
-rules about time use the processor time of the run (:meth:`History.step_seconds`).
+rules about the time of a step use the processor time of the run (:meth:`History.step_seconds`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def learner_idle(h: History) -> str | None:
     count = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
     alone = h.setting("transport", "shm") == "serial" or h.setting("algo", "") == "a3c"
     little = learner < (0.5 if count <= 4 else 0.3)
-    if little and actor > 0.9 and count <= 8 and not alone and not h.is_crowded:
+    if little and actor > 0.9 and count <= 8 and not alone:
         return f"the learner is idle: it waits for rollouts {1 - learner:.0%} of its time"
     return None
 

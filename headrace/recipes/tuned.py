@@ -52,7 +52,7 @@ def mountaincar_continuous(algorithm: str = "appo") -> Config:
 def swimmer(algorithm: str = "ppo") -> Config:
     """Settings with pink noise and a long horizon: at gamma 0.99 returns fall below the start.
 
-    Only for PPO: with APPO, two of three seeds stay at a return of about 30.
+    Only for PPO: with APPO, two of five seeds stay at a return of about 30.
     """
     algos = {"ppo": PPO(noise_color=1.0, gamma=0.999)}
     return Config(env="Swimmer-v5", algo=algos[algorithm], total_steps=400_000)

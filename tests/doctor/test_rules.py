@@ -168,8 +168,6 @@ NATURAL = {
         SLOW | CROWDED | {"charts/SPS": 1000.0}, {}),
     "a learner that waits for cores that other programs use": (
         CROWDED | {"charts/SPS": 60.0}, {}),
-    "a few actors that wait for cores that other programs use": (
-        CROWDED | {"utilisation/learner": 0.2, "utilisation/actor": 0.99}, {}),
     "IMPACT's first updates, with data that is not old yet": (
         {"losses/approx_kl": lambda i: 1e-15 if i < 12 else 0.01, "losses/entropy": 0.6,
          "lag/steps": lambda i: 0.0 if i < 12 else 40.0}, {}),

@@ -58,7 +58,8 @@ def learner_idle(h: History) -> str | None:
     count = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
     alone = h.setting("transport", "shm") == "serial" or h.setting("algo", "") == "a3c"
     little = learner < (0.5 if count <= 4 else 0.3)
-    if little and actor > 0.9 and count <= 8 and not alone:
+    few = count <= (2 if h.is_crowded else 8)  # other programs slow several actors down
+    if little and actor > 0.9 and few and not alone:
         return f"the learner is idle: it waits for rollouts {1 - learner:.0%} of its time"
     return None
 

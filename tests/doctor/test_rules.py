@@ -168,6 +168,8 @@ NATURAL = {
         SLOW | CROWDED | {"charts/SPS": 1000.0}, {}),
     "a learner that waits for cores that other programs use": (
         CROWDED | {"charts/SPS": 60.0}, {}),
+    "a few actors that wait for cores that other programs use": (
+        CROWDED | {"utilisation/learner": 0.2, "utilisation/actor": 0.99}, {}),
     "IMPACT's first updates, with data that is not old yet": (
         {"losses/approx_kl": lambda i: 1e-15 if i < 12 else 0.01, "losses/entropy": 0.6,
          "lag/steps": lambda i: 0.0 if i < 12 else 40.0}, {}),
@@ -265,10 +267,13 @@ def test_a_smaller_gain_is_lost_if_nearly_all_of_it_is(last, found):
     assert names(rows(**returns | {"eval/episodic_return": None})) == found
 
 
-def test_on_a_crowded_machine_steps_that_take_processor_time_are_slow():
+def test_a_crowded_machine_does_not_hide_a_slow_environment_or_an_idle_learner():
     assert names(rows(**SLOW | CROWDED | {"charts/SPS": 400.0})) == ["environment-slow"]
     idle = CROWDED | {"cores/other": 1.2, "cores/idle": 0.4}  # so that nothing waits for a core
     assert names(rows(**SLOW | idle | {"charts/SPS": 1000.0})) == ["environment-slow"]
+    idle_learner = CROWDED | {"utilisation/learner": 0.2, "utilisation/actor": 0.99}
+    alone = {"num_actors": 1, "envs_per_actor": 1}
+    assert names(rows(**idle_learner), alone) == ["learner-idle"]
     few = CROWDED | {"cores/own": 1.6, "cores/other": 0.4}
     assert names(rows(**SLOW | few | {"charts/SPS": 1000.0})) == ["environment-slow"]
 

@@ -80,9 +80,20 @@ class CheckpointError(HeadraceError, RuntimeError):
     """A run directory or checkpoint is missing, corrupt or incompatible."""
 
 
+def bounded(text: str, limit: int = 10_000) -> str:
+    """Return text that can be encoded, without its middle if it has more than ``limit`` characters.
+
+    Errors of environments may hold names of files that are not UTF-8, or megabytes of text.
+    """
+    if len(text) > limit:
+        left_out = f"\n… {len(text) - limit:,} characters left out …\n"
+        text = text[: limit // 2] + left_out + text[-limit // 2 :]
+    return text.encode(errors="backslashreplace").decode()
+
+
 def on_one_line(error: BaseException) -> str:
-    """Format an error's class and text without line breaks."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """Format an error's class and text without line breaks, in at most about 2,000 characters."""
+    return " ".join(bounded(f"{type(error).__name__}: {error}", 2000).split())
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from torch import Tensor
 from headrace.actors.inference_client import calls_of
 from headrace.actors.restarts import counted
 from headrace.actors.spec import ActorSpec
+from headrace.errors import bounded
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
 from headrace.processes import (
@@ -150,7 +151,7 @@ def run_inference(pickled: bytes, desk: ChannelEnd, weights: Tensor, pipe: Conne
         full_float32(device)
         _serve(policy.to(device), RequestServer(desk, beat_s), weights, max_wait_s, pipe)
     except BaseException:
-        pipe.send(traceback.format_exc())
+        pipe.send(bounded(traceback.format_exc()))
         sys.exit(1)
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING
 
-from headrace.errors import ActorFailed, ChangeFailed, HeadraceError, NonFinite, StacksChanged
+from headrace.errors import (
+    ActorFailed,
+    ChangeFailed,
+    HeadraceError,
+    NonFinite,
+    StacksChanged,
+    bounded,
+)
 from headrace.processes.restarts import Death, RestartPolicy
 
 if TYPE_CHECKING:
@@ -14,6 +21,7 @@ if TYPE_CHECKING:
 NOT_FINITE = "not finite: "  # prefix of such an error from an actor
 STACKS = "stacks changed: "  # likewise
 CHANGE = "change failed: "  # likewise; the change's id and a space follow
+_CAUSE = 2000  # characters of a cause in messages
 
 
 def last_words(error: BaseException) -> str:
@@ -25,7 +33,7 @@ def last_words(error: BaseException) -> str:
     if isinstance(error, ChangeFailed):
         return f"{CHANGE}{error.change} {error}"
     is_ours = isinstance(error, HeadraceError)
-    return str(error) if is_ours else "".join(traceback.format_exception(error))
+    return bounded(str(error) if is_ours else "".join(traceback.format_exception(error)))
 
 
 def silence(timeout_s: float) -> str:
@@ -73,7 +81,7 @@ class Restarts:
             Death(
                 key=f"actor {death.actor}",
                 name=name or f"actor {death.actor}",
-                cause=trace.splitlines()[-1] if trace else death.cause,
+                cause=bounded(trace.splitlines()[-1], _CAUSE) if trace else death.cause,
                 traceback=trace,
                 work=counted(delivered, "rollout"),
                 began=death.begun,

@@ -19,7 +19,7 @@ from headrace.cluster_env.messages import Answer, Request, WorkerFault, WorkerSe
 from headrace.envs.context import EnvContext
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, bounded
 from headrace.games.vector import agents_of
 from headrace.ops import tree
 from headrace.processes import seed_global_generators
@@ -291,5 +291,5 @@ def _put(rows: Any, t: int, obs: Any) -> None:
 def fault_of(error: BaseException) -> WorkerFault:
     """Return the fault that a worker reports last."""
     by_agent = isinstance(error, AgentRaised)
-    trace = "".join(traceback.format_exception(error.__cause__ if by_agent else error))
+    trace = bounded("".join(traceback.format_exception(error.__cause__ if by_agent else error)))
     return WorkerFault(trace.strip().splitlines()[-1], trace, by_agent)

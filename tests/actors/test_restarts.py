@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.actors.restarts import Restarts
-from headrace.errors import ActorFailed
+from headrace.actors.restarts import Restarts, last_words
+from headrace.errors import ActorFailed, on_one_line
 from headrace.ray.fleet import RayFleet
 from headrace.ray.process import Home
 from headrace.transport.queue import PeerDied
@@ -94,3 +94,15 @@ def test_the_fewest_actors_begin_before_the_others():
     fleet.slots.present = 2
     fleet.supervise()
     assert [*fleet._remotes] == [0, 1, 2, 3]
+
+
+def test_words_of_an_error_can_be_sent_and_are_not_megabytes():
+    name = b"levels/caf\xe9.xml".decode("utf-8", "surrogateescape")
+    assert r"caf\udce9.xml" in last_words(FileNotFoundError(name))
+    words = last_words(ValueError("first" + "x" * 5_000_000 + "last"))
+    assert len(words) < 11_000
+    assert words.startswith("ValueError: first")
+    assert words.rstrip().endswith("last")
+    assert "characters left out" in words
+    words.encode()
+    assert len(on_one_line(ValueError("x" * 5_000_000))) < 2_100

@@ -12,9 +12,10 @@ import headrace
 from headrace.cli.choices import chosen
 from headrace.cli.commands import COMMANDS
 from headrace.cli.import_path import import_from_here
-from headrace.errors import HeadraceError, in_flags
+from headrace.errors import HeadraceError, bounded, in_flags
 from headrace.processes.ctrl_c import ends_in_one_line
 from headrace.processes.output import ends_with_its_reader, print_to_stderr
+from headrace.processes.terminal_text import printable, printable_output
 
 
 @ends_in_one_line
@@ -38,8 +39,8 @@ def main(argv: list[str] | None = None) -> int:
             "pbt",
         ):  # others decide when they know what a run names
             import_from_here()
-        with in_flags():
+        with in_flags(), printable_output():
             return COMMANDS[name](rest)
     except HeadraceError as error:
-        print_to_stderr(str(error))
+        print_to_stderr(printable(bounded(str(error), 50_000)))
         return 2

@@ -19,6 +19,7 @@ from headrace.jobs.job_spec import JobSpec
 from headrace.jobs.kubernetes.entry import RUNS
 from headrace.jobs.kubernetes.following import Hopeless, Kubernetes
 from headrace.jobs.kubernetes.manifest import KubernetesJob, manifest
+from headrace.jobs.rendering import check_one_line
 from headrace.jobs.slurm.following import JobFollower, LogTail, cancelled, log_of
 from headrace.jobs.slurm.job import Job, script
 from headrace.jobs.slurm.queue import check_cluster, submit
@@ -140,6 +141,7 @@ def slurm(argv: list[str]) -> int:
     flags, words = _divided(argv)
     job, options = parsed("headrace launch slurm", flags, _SLURM, Job, SubmitOptions)
     command = command_of(words, sys.executable, job.nodes > 1, job.array is not None)
+    check_one_line("run_dir", command.run_dir or "")
     if set(command.run_dir or "") & set("%\\"):
         raise ConfigError(
             f"run_dir={command.run_dir!r} must be without % and \\, which SLURM takes for its "
@@ -233,6 +235,7 @@ def _pod_spec(job: KubernetesJob, words: list[str], name: str) -> JobSpec:
     """
     on_cluster = job.nodes > 1 or job.max_nodes is not None
     command = command_of(words, "python", on_cluster, has_seeds=False, sees_runs=False)
+    check_one_line("run_dir", command.run_dir or "")
     if not command.grows and (job.max_nodes or 0) > job.nodes:
         raise ConfigError(
             f"k8s: max_nodes={job.max_nodes} must be left out with nodes={job.nodes}, whose cores "

@@ -125,13 +125,13 @@ class Config:
     itself (latest, trains on every seat), its newest snapshot (naive), or snapshots of the league:
     any (uniform), those it rarely beats (pfsp), or those of similar strength (pfsp-var). None: the
     policy itself, without a league."""
-    league: Annotated[str | None, ranges.NOT_EMPTY] = None
+    league: Annotated[str | None, ranges.PATH] = None
     """Folder of snapshots and game results, which runs may share; None: league in run_dir."""
     snapshot_every_steps: Annotated[int | None, ranges.STEPS] = None
     """Environment steps between snapshots; None: a twentieth of total_steps."""
     snapshot_win_rate: Annotated[float | None, ranges.SHARE] = None
     """Take a snapshot earlier, once this share of games is won against each opponent."""
-    exploit: Annotated[str | None, ranges.NOT_EMPTY] = None
+    exploit: Annotated[str | None, ranges.PATH] = None
     """Train against this policy alone: a run directory, a checkpoint, or a snapshot of the
     league."""
     zero_sum: bool = False
@@ -201,9 +201,9 @@ class Config:
     once at the end, and select by training return."""
     target_return: Annotated[float | None, ranges.RETURN] = None
     """Stop training once such an evaluation reaches this mean return."""
-    run_dir: Annotated[str | None, ranges.NOT_EMPTY] = None
+    run_dir: Annotated[str | None, ranges.PATH] = None
     """Run directory; None: runs/<environment>-<algorithm>-<time>."""
-    init_from: Annotated[str | None, ranges.NOT_EMPTY] = None
+    init_from: Annotated[str | None, ranges.PATH] = None
     """Initialize weights and running statistics from the policy of this run directory or
     checkpoint, whose spaces and network must be the same. The optimiser and all counters start from
     zero."""

@@ -7,6 +7,7 @@ overflows.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +115,10 @@ MILLISECONDS = Range(0, 1e6, words="0 ms or more")
 SOME_SECONDS = Range(0, 1e9)  # only compared with clocks
 
 NOT_EMPTY = Constraint("not empty", bool)
+PATH = Constraint(
+    "not empty, and without line breaks and other control characters",
+    lambda path: bool(path) and not re.search(r"[\x00-\x1f\x7f-\x9f]", path),
+)
 A_FEW = Constraint("at least one, and at most 64", lambda x: 1 <= len(x) <= 64)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace.cli import main
 from headrace.errors import ConfigError, LaunchFailed
 from headrace.jobs.job_spec import JobSpec, steps_saved
 from headrace.jobs.slurm import following, request
@@ -479,3 +480,21 @@ def test_a_request_that_waits_for_too_long_is_withdrawn(refused):
     *said, error = refused("Pending job allocation 7", "sleep 60", 0.5)
     assert said == ["job 7 waits in the queue (Resources)", "cancelled 7"]
     assert error == "job 7 waited in the queue for 0.5 s (queue_timeout_s)"
+
+
+@pytest.mark.parametrize("command", ["train appo --env-id CartPole-v1 --run-dir", "resume"])
+@pytest.mark.parametrize("name", ["runs/a\ntouch pwned\n#", "runs/a\x1b[2J", "runs/a\u2028b"])
+def test_a_run_with_a_line_break_in_its_name_has_no_script(command, name, capsys):
+    assert main(["launch", "slurm", "--dry-run", "--", *command.split(), name]) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert "must be" in out.err or "does not exist" in out.err
+    assert len(out.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("values", [{"log": "a\nb"}, {"folder": "/x\ny"}, {"python": "p\r"}])
+def test_no_line_break_reaches_a_script(values, monkeypatch):
+    monkeypatch.setattr(os, "getcwd", lambda: values.get("folder", "/x"))
+    monkeypatch.setattr(sys, "executable", values.get("python", "python"))
+    with pytest.raises(ConfigError, match="without line breaks"):
+        script(Job(), JobSpec([], [], [], ray=False), values.get("log", "l"))

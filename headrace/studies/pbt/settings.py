@@ -67,7 +67,7 @@ class Population:
     references: Annotated[str | None, ranges.NOT_EMPTY] = None
     """Suite, or file of headrace references, that normalises scores for comparing members. None:
     built-in scores for the 57 Atari games, returns for other environments."""
-    output: Annotated[str, ranges.NOT_EMPTY] = "runs/pbt"
+    output: Annotated[str, ranges.PATH] = "runs/pbt"
     """Folder of the population: members, page and plot."""
     timeout_s: Annotated[float, ranges.SECONDS] = 86_400.0
     """Time limit of a turn in seconds; a turn that takes longer is killed and restarted."""

@@ -62,7 +62,7 @@ class Scaling:
     """Iterations at the start of each run that are excluded from speeds."""
     total_iters: Annotated[int, ranges.COUNT] = 25
     """Iterations of each run, including the warm-up; ignored with --target-return."""
-    output: Annotated[str, ranges.NOT_EMPTY] = "runs/scaling"
+    output: Annotated[str, ranges.PATH] = "runs/scaling"
     """Folder for the tables, the plots and the runs."""
     timeout_s: Annotated[float, ranges.SECONDS] = 3600.0
     """Time limit of a run in seconds; a run that takes longer is killed and counts as failed."""

@@ -54,7 +54,7 @@ class Sweep:
     """Suite, or file of headrace references, that normalises scores for ranking; several tasks use
     the mean of their capped scores. None: built-in scores for several of the 57 Atari games, mean
     returns otherwise."""
-    output: Annotated[str, ranges.NOT_EMPTY] = "runs/sweep"
+    output: Annotated[str, ranges.PATH] = "runs/sweep"
     """Folder of the sweep: journal, runs, page and plot."""
     timeout_s: Annotated[float, ranges.SECONDS] = 86_400.0
     """Time limit of a run in seconds; a run that takes longer stops, and resumes with the next

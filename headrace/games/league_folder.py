@@ -17,14 +17,17 @@ import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.games.win_rates import WinRates
+from headrace.processes import safe_files
 
 GAME, SNAPSHOT, STANDINGS = "league.json", "snapshot.json", "standings.json"
 SNAPSHOTS, RUNS, MATCHES = "snapshots", "runs", "matches"
+_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*)(?:~([0-9]{1,9}))?-([0-9]{1,18})")
 
 
 class Snapshot(NamedTuple):
@@ -40,12 +43,12 @@ class Snapshot(NamedTuple):
 def snapshots(league: Path) -> list[Snapshot]:
     """Return a league's snapshots by run and step, without incomplete ones."""
     entries = []
-    for entry in os.scandir(league / SNAPSHOTS):
-        run, dash, step = entry.name.rpartition("-")
-        run, _, branch = run.partition("~")
-        if dash and step.isdigit() and not entry.name.startswith("."):
-            number = int(branch) if branch.isdigit() else 0
-            entries.append(Snapshot(entry.name, Path(entry.path), run, int(step), number))
+    with safe_files.folder(league / SNAPSHOTS, league) as folder, os.scandir(folder) as listed:
+        names = [entry.name for entry in listed if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        if match := _NAME.fullmatch(name):
+            run, branch, step = match[1], int(match[2] or 0), int(match[3])
+            entries.append(Snapshot(name, league / SNAPSHOTS / name, run, step, branch))
     return sorted(entries, key=lambda one: (one.step, one.run, one.branch))
 
 
@@ -57,10 +60,9 @@ def newest(of_run: Sequence[Snapshot]) -> Snapshot:
 def standings(league: Path, run: str) -> WinRates:
     """Return a run's latest written win rates."""
     try:
-        text = (league / RUNS / run / STANDINGS).read_text(encoding="utf-8")
+        return WinRates(safe_files.read_json(league / RUNS / run / STANDINGS, league))
     except FileNotFoundError:
         return WinRates()
-    return WinRates(json.loads(text))
 
 
 class LeagueView:
@@ -98,7 +100,7 @@ class Games:
     """
 
     def __init__(self, league: Path, run: str, name: str) -> None:
-        self.path = league / RUNS / run / f"games-{name}.jsonl"
+        self._league, self.path = league, league / RUNS / run / f"games-{name}.jsonl"
         self._new: dict[str, list[float]] = {}
         self._count = 0
 
@@ -124,7 +126,7 @@ class Games:
                 self.drop()
 
     def _write(self, line: bytes) -> None:
-        with self.path.open("ab", buffering=0) as file:
+        with safe_files.appended(self.path, self._league) as file:
             before = os.fstat(file.fileno()).st_size
             try:
                 if file.write(line) < len(line):

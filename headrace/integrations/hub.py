@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 from headrace.errors import CheckpointError, ConfigError, HeadraceError
 from headrace.integrations import needed
 from headrace.nn.policy import Policy
+from headrace.processes import safe_files
 from headrace.rundir import checkpoint
 from headrace.rundir.atomic_files import json_text
 
@@ -91,9 +93,9 @@ def save(
     folder = checkpoint.find(run_dir)
     values = shareable(checkpoint.read_config(folder))
     policy = checkpoint.load_one(folder, trusted=trust)
-    if not (run_dir / "summary.json").exists():
+    if not safe_files.is_file(run_dir / "summary.json"):
         raise CheckpointError(f"{run_dir} holds no summary.json: a run is saved when it has ended")
-    summary = pathless(json.loads((run_dir / "summary.json").read_text(encoding="utf-8")))
+    summary = pathless(safe_files.read_json(run_dir / "summary.json"))
     api = hub.HfApi(endpoint=endpoint, token=token)
     with tempfile.TemporaryDirectory() as name:
         kept = checkpoint.save_policy(Path(name), values, policy, int(summary["env_steps"]))
@@ -182,15 +184,18 @@ def load(
     asked: dict[str, Any] = {"revision": revision, "token": token, "endpoint": endpoint}
     with _one_sentence(f"{repo_id} can't be loaded from the Hub"):
         try:
-            files = [
-                hub.hf_hub_download(repo_id, file, etag_timeout=_ANSWER_S, **asked)
+            files = {
+                file: Path(hub.hf_hub_download(repo_id, file, etag_timeout=_ANSWER_S, **asked))
                 for file in FILES
-            ]
+            }
         except errors.LocalEntryNotFoundError:  # one of the next kind: no answer, and no copy
             raise
         except errors.EntryNotFoundError as error:
             raise CheckpointError(f"{repo_id} on the Hub holds no policy of headrace") from error
-    return checkpoint.load_one(Path(files[0]).parent, trusted=trust)
+    with tempfile.TemporaryDirectory() as folder:  # a checkpoint has no links, as the Hub's cache
+        for name, file in files.items():
+            shutil.copyfile(file, Path(folder) / name)
+        return checkpoint.load_one(Path(folder), trusted=trust)
 
 
 def _check_name(repo_id: str) -> None:

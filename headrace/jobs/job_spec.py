@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import LaunchFailed
+from headrace.processes import safe_files
 from headrace.rundir import checksums, lock
 from headrace.rundir.atomic_files import replace_text
 from headrace.rundir.folders import saved, steps_of
@@ -107,7 +108,7 @@ class _Mark:
     def read(run_dir: Path) -> _Mark | None:
         """Read the file; None if it is missing or isn't one."""
         try:
-            return _Mark(**json.loads(_path(run_dir).read_text(encoding="utf-8")))
+            return _Mark(**safe_files.read_json(_path(run_dir)))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
@@ -127,7 +128,9 @@ def _checkpoints(run_dir: Path) -> dict[str, str]:
     hashes = {}
     for path in saved(run_dir / "checkpoints"):
         sums = path / checksums.NAME
-        content = sums.read_bytes() if sums.is_file() else b""
+        content = b""
+        with contextlib.suppress(FileNotFoundError):
+            content = safe_files.read_bytes(sums, safe_files.TEXT_BYTES, run_dir)
         hashes[path.name] = hashlib.sha256(content).hexdigest()
     return hashes
 
@@ -146,12 +149,11 @@ def _is_used(run_dir: Path) -> bool:
 
 def _is_held(run_dir: Path) -> bool:
     """Return whether another process trains there and holds the directory's lock."""
-    with contextlib.suppress(OSError):  # no lock, or a file system without locks
-        descriptor = os.open(run_dir / lock.NAME, os.O_RDONLY)
+    # Errors mean that there is no lock, or that the file system has none.
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+        file = stack.enter_context(safe_files.opened(run_dir / lock.NAME, safe_files.TEXT_BYTES))
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        finally:
-            os.close(descriptor)
     return False

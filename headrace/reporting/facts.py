@@ -11,7 +11,9 @@ from urllib.parse import quote
 
 from headrace.actors.sizes import AUTO
 from headrace.config import Config
+from headrace.errors import CheckpointError
 from headrace.nn.network import SYMBOLS
+from headrace.processes import safe_files
 from headrace.rundir.config_file import flat_settings
 from headrace.rundir.curves import RunCurves, in_script
 from headrace.rundir.health import findings
@@ -180,9 +182,13 @@ def videos(runs: Sequence[RunCurves], output: Path) -> list[Video]:
     for run in runs:
         for path in sorted([*run.path.glob("episode.mp4"), *run.path.glob("*/episode.mp4")]):
             name = f"{run.path.name}/{path.relative_to(run.path)}"
-            if path.stat().st_size <= remaining:
-                remaining -= path.stat().st_size
-                data = base64.b64encode(path.read_bytes()).decode()
+            status = safe_files.status(path, run.path)
+            if status is None:  # a link or a pipe
+                continue
+            if status.st_size <= remaining:
+                content = safe_files.read_bytes(path, remaining, run.path)
+                remaining -= len(content)
+                data = base64.b64encode(content).decode()
                 result.append(Video(name, f"data:video/mp4;base64,{data}", True))
             else:
                 result.append(Video(name, _relative(path, output.parent), False))
@@ -197,9 +203,15 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """Read a JSON file; empty if it is missing or incomplete."""
+    """Read a JSON file; empty if it is missing or incomplete.
+
+    Raises:
+        CheckpointError: it is a link, a pipe or too large.
+    """
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        values = safe_files.read_json(file)
+    except (FileNotFoundError, ValueError):
         return {}
+    except OSError as error:
+        raise CheckpointError(f"{file} can't be read: {error.strerror}") from error
     return values if isinstance(values, dict) else {}

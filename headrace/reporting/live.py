@@ -18,8 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from headrace.errors import CheckpointError, ConfigError
+from headrace.errors import CheckpointError, ConfigError, on_one_line
+from headrace.processes import safe_files
 from headrace.reporting.page import NAME, page
+from headrace.rundir.atomic_files import foreign_values
 from headrace.rundir.curves import read_run
 
 _HOST = "127.0.0.1"
@@ -57,10 +59,9 @@ class Live:
         self._seen: tuple[tuple[int, int], ...] = ()
         self._rests_until = 0.0
         try:
-            self._server = ThreadingHTTPServer((_HOST, port), _handler(self._answer))
+            self._server = _Server((_HOST, port), _handler(self._answer))
         except (OSError, OverflowError) as error:
             raise ConfigError(f"port={port} is not available ({error}): try port=0") from error
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
@@ -81,7 +82,10 @@ class Live:
     def _answer(self, target: str, host: str) -> tuple[HTTPStatus, str]:
         """Return the response to a request."""
         names = {f"{name}:{self.port}" for name in (_HOST, "localhost")}
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            return HTTPStatus.BAD_REQUEST, "This is not an address."
         token = parse_qs(parts.query).get("token", [""])[0]
         if host not in names or not hmac.compare_digest(token.encode(), self._token.encode()):
             return HTTPStatus.FORBIDDEN, "Open the address that headrace watch printed."
@@ -96,15 +100,25 @@ class Live:
         """Return the page, drawn again if a file has changed, in at most a tenth of the time."""
         with self._drawing:
             paths = [self._run_dir / name for name in _FILES]
-            states = [path.stat() for path in paths if path.exists()]
+            states = [state for path in paths if (state := safe_files.status(path)) is not None]
             current_state = tuple((state.st_mtime_ns, state.st_size) for state in states)
             began = time.monotonic()
             if current_state != self._seen and began >= self._rests_until:
                 run = read_run(self._run_dir)
-                self._text = page([run], self._run_dir / NAME, refresh_s=self._refresh_s)
+                with foreign_values(self._run_dir):
+                    self._text = page([run], self._run_dir / NAME, refresh_s=self._refresh_s)
                 self._seen, ended = current_state, time.monotonic()
                 self._rests_until = ended + REST * (ended - began)
             return self._text
+
+
+class _Server(ThreadingHTTPServer):
+    """Server that drops the connections of clients that leave early."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing; the default is a traceback."""
 
 
 def _handler(
@@ -116,8 +130,11 @@ def _handler(
         timeout = _REQUEST_S
 
         def do_GET(self) -> None:
-            status, text = answer(self.path, self.headers.get("Host", ""))
-            data = text.encode()
+            try:
+                status, text = answer(self.path, self.headers.get("Host", ""))
+            except Exception as error:  # of one request; the next one may succeed
+                status, text = HTTPStatus.INTERNAL_SERVER_ERROR, on_one_line(error)
+            data = text.encode(errors="backslashreplace")
             self.send_response(status)
             plain = {} if status == HTTPStatus.OK else {"Content-Type": "text/plain; charset=utf-8"}
             for name, value in (_HEADERS | plain | {"Content-Length": str(len(data))}).items():

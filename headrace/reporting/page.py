@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.processes.terminal_text import printable
 from headrace.reporting.comparison import compare, title_of
 from headrace.reporting.drawing import drawn
 from headrace.reporting.facts import about, machines, settings_table, videos
 from headrace.reporting.panels import COLOURS, Interval, Panel, panels
-from headrace.rundir.atomic_files import checkpoint_errors, replace_text
+from headrace.rundir.atomic_files import checkpoint_errors, foreign_values, replace_text
 from headrace.rundir.curves import RunCurves, by_settings, distinct_names, output_of, read_run
 from headrace.rundir.machine_info import versions
 
@@ -48,10 +49,12 @@ def write(
         raise ConfigError("report needs one or more run directories: headrace report runs/one")
     paths = list(dict.fromkeys(run_dirs))
     file = output or output_of(paths, NAME, COMPARISON)
-    text = page([read_run(path) for path in paths], file, interval, notes)
+    runs = [read_run(path) for path in paths]
+    with foreign_values(*paths):
+        text = page(runs, file, interval, notes)
     with checkpoint_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(file, text)
+        file.parent.mkdir(parents=True, exist_ok=True)  # the user's, or the run directory
+        replace_text(file, printable(text))
     return file
 
 

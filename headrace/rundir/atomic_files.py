@@ -7,12 +7,12 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, HeadraceError, shown
+from headrace.processes import safe_files
 from headrace.rundir.json_values import plain
 
 _REMEDIES = {
@@ -24,6 +24,11 @@ _REMEDIES = {
     errno.ENOENT: "the folder was removed or renamed: create it again",
     errno.ENOTDIR: "choose another run_dir",
     errno.ENAMETOOLONG: "choose a shorter run_dir",
+    errno.ELOOP: "replace the link with what it names",
+    errno.EMLINK: "replace it with a copy",
+    errno.EINVAL: "remove it",
+    errno.EISDIR: "remove it",
+    errno.EFBIG: "headrace writes no such files, so remove it",
 }
 
 
@@ -36,6 +41,27 @@ def checkpoint_errors(path: Path, action: str = "written") -> Iterator[None]:
         remedy = _REMEDIES.get(error.errno or 0, "check that disk")
         reason = error.strerror or str(error)
         raise CheckpointError(f"{path} can't be {action} ({reason}): {remedy}") from error
+
+
+# What code raises on valid JSON with values that headrace never writes.
+FOREIGN = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError),
+    *(RecursionError, TypeError, ValueError),
+)
+
+
+@contextlib.contextmanager
+def foreign_values(*run_dirs: Path) -> Iterator[None]:
+    """Turn errors of code that uses values of run directories into a CheckpointError."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except FOREIGN as error:
+        where = ", ".join(map(str, run_dirs))
+        raise CheckpointError(
+            f"{where}: a file holds values that headrace didn't write ({shown(error)})"
+        ) from error
 
 
 class TolerantWriter:
@@ -63,15 +89,6 @@ class TolerantWriter:
         return True
 
 
-def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class _Hashing:
     """A file for writing that hashes its data and keeps the reason of a failed write.
 
@@ -94,9 +111,13 @@ class _Hashing:
         self._file.flush()
 
 
-def write_hashed(path: Path, write: Callable[[Any], object]) -> str:
-    """Write a new file by calling ``write(file)``, flush it to disk, return its SHA-256."""
-    with path.open("wb") as file:
+def write_hashed(path: Path, write: Callable[[Any], object], root: Path | None = None) -> str:
+    """Write a new file by calling ``write(file)``, flush it to disk, return its SHA-256.
+
+    Args:
+        root: see :mod:`headrace.processes.safe_files`.
+    """
+    with safe_files.created(path, root) as file:
         hashing = _Hashing(file)
         try:
             write(hashing)
@@ -109,16 +130,26 @@ def write_hashed(path: Path, write: Callable[[Any], object]) -> str:
     return hashing.hash.hexdigest()
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file atomically."""
+def replace_text(path: Path, text: str, root: Path | None = None) -> None:
+    """Replace a file atomically; see :func:`replace_bytes`."""
+    replace_bytes(path, text.encode(), root)
+
+
+def replace_bytes(path: Path, data: bytes, root: Path | None = None) -> None:
+    """Replace a file atomically; a link of this name is replaced as well, never followed.
+
+    Args:
+        root: see :mod:`headrace.processes.safe_files`.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        write_hashed(temporary, lambda file: file.write(text.encode()))
-        os.replace(temporary, path)
+        write_hashed(temporary, lambda file: file.write(data), root)
+        safe_files.replace(temporary, path, root)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            safe_files.remove(temporary, root)
         raise
-    sync(path.parent)
+    safe_files.sync(path.parent, root)
 
 
 def json_text(values: Any) -> str:
@@ -126,19 +157,19 @@ def json_text(values: Any) -> str:
     return json.dumps(plain(values), indent=2, allow_nan=False) + "\n"
 
 
-def write_json(path: Path, values: Any) -> None:
+def write_json(path: Path, values: Any, root: Path | None = None) -> None:
     """Replace ``path`` atomically with JSON.
 
     Raises:
         CheckpointError: the file can't be written.
     """
     with checkpoint_errors(path):
-        replace_text(path, json_text(values))
+        replace_text(path, json_text(values), root)
 
 
-def remove_folder(path: Path) -> None:
+def remove_folder(path: Path, root: Path | None = None) -> None:
     """Delete a folder; its name never refers to a partial folder."""
     aside = path.with_name(path.name + ".tmp")
-    shutil.rmtree(aside, ignore_errors=True)
-    os.replace(path, aside)
-    shutil.rmtree(aside)
+    safe_files.remove(aside, root)
+    safe_files.replace(path, aside, root)
+    safe_files.remove(aside, root)

@@ -14,7 +14,6 @@ and the next checkpoint deletes leftover temporary files. A second checkpoint of
 from __future__ import annotations
 
 import functools
-import json
 import os
 import warnings
 from dataclasses import replace
@@ -25,20 +24,22 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from headrace.errors import CheckpointError, shown
+from headrace.errors import CheckpointError, HeadraceError, shown
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.nn.policy import Policy
 from headrace.nn.policy_mapping import PolicyMapping
-from headrace.rundir import checksums, import_allowlist, resolve_imports
+from headrace.processes import safe_files
+from headrace.rundir import checksums, import_allowlist, resolve_imports, training_state
 from headrace.rundir.atomic_files import (
+    FOREIGN,
     checkpoint_errors,
     json_text,
     remove_folder,
     replace_text,
     write_hashed,
 )
-from headrace.rundir.folders import Files, newest_whole, pointed, saved, write
+from headrace.rundir.folders import Files, absolute, newest_whole, pointed, saved, write
 from headrace.spaces.json import space_from_json
 from headrace.spaces.unified_spaces import Spaces
 
@@ -76,7 +77,7 @@ def save_policy(
     with checkpoint_errors(folder):
         for path in saved(folder, name):
             if path != target:
-                remove_folder(path)
+                remove_folder(path, run_dir)
     return target
 
 
@@ -112,7 +113,7 @@ def export(config: dict[str, Any], policy: AnyPolicy, path: Path) -> Path:
         hashes = {}
         for name, write_it in policy_files(config, policy).items():
             hashes[name] = write_hashed(path / f"{name}.tmp", write_it)
-            os.replace(path / f"{name}.tmp", path / name)
+            safe_files.replace(path / f"{name}.tmp", path / name)
         replace_text(path / checksums.NAME, checksums.text(hashes))
     return path
 
@@ -123,11 +124,11 @@ def point(name: str, target: Path) -> None:
     Raises:
         CheckpointError: the disk can't be written.
     """
-    pointer = target.parent / name
+    pointer, root = target.parent / name, checksums.root_of(target)
     with checkpoint_errors(pointer):
-        if pointer.is_dir() and not pointer.is_symlink():
-            remove_folder(pointer)  # a copy of the run that followed links
-        replace_text(pointer, target.name + "\n")
+        if safe_files.is_folder(pointer, root):
+            remove_folder(pointer, root)  # a copy of the run that followed links
+        replace_text(pointer, target.name + "\n", root)
 
 
 def rotate(run_dir: Path, keep: int) -> None:
@@ -140,11 +141,11 @@ def rotate(run_dir: Path, keep: int) -> None:
     with checkpoint_errors(folder, "cleared of old checkpoints"):
         every = saved(folder)
         by_step = {path.name.partition("-")[0]: path for path in every}  # the newest of each
-        retained = {path.resolve() for path in list(by_step.values())[-keep:]}
+        retained = {absolute(path) for path in list(by_step.values())[-keep:]}
         retained |= {path for name in ("latest", "best") if (path := pointed(folder, name))}
         for path in every:
-            if path.resolve() not in retained:
-                remove_folder(path)
+            if absolute(path) not in retained:
+                remove_folder(path, run_dir)
 
 
 def exists(run_dir: Path) -> bool:
@@ -165,9 +166,9 @@ def find(path: str | Path, which: str = "latest") -> Path:
     path = Path(path)
     if not os.path.exists(path):  # also False for names that are too long
         raise CheckpointError(f"run directory {shown(str(path))} does not exist")
-    if (path / "policy.safetensors").exists():
+    if os.path.exists(path / "policy.safetensors"):
         return path
-    if path.is_file() and path.parent.name == "checkpoints":
+    if os.path.isfile(path) and path.parent.name == "checkpoints":
         path, which = path.parent.parent, path.name
     folder = path / "checkpoints"
     target = pointed(folder, which)
@@ -181,13 +182,13 @@ def find(path: str | Path, which: str = "latest") -> Path:
         f"{folder / which} names no existing checkpoint: using the newest whole one, {newest.name}",
         stacklevel=2,
     )
-    return newest.resolve()
+    return absolute(newest)
 
 
 def _first_checkpoint(run_dir: Path) -> str:
     """Describe when a run saves its first checkpoint, as part of a message."""
     try:
-        config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["config"]
+        config = safe_files.read_json(run_dir / "config.json")["config"]
         steps, seconds = int(config["checkpoint_interval"]), float(config["checkpoint_interval_s"])
         interval = f"{steps:,} steps (checkpoint_interval) or {seconds:g} s (checkpoint_interval_s)"
     except (OSError, ValueError, KeyError, TypeError):
@@ -218,7 +219,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     _verify(folder, "config.json")
     try:
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        values = safe_files.read_json(folder / "config.json", checksums.root_of(folder))
         if values["format"] != FORMAT:
             raise CheckpointError(
                 f"{folder} has format {values['format']}, this version reads {FORMAT}"
@@ -230,8 +231,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         for name in ("observation_space", "action_space"):
             space_from_json(values[name])
         return dict(values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _corrupt(folder / "config.json", repr(error)) from error
+    except FOREIGN as error:
+        raise _corrupt(folder / "config.json", shown(error)) from error
 
 
 def mapping_in(values: dict[str, Any]) -> PolicyMapping | None:
@@ -290,11 +291,16 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
         space_from_json(values[f"{kind}_space"]) for kind in ("observation", "action")
     )
     made, mapping = (observed, acted, network, values["info_mask"]), mapping_in(values)
-    policy = (
-        Policy(*made)
-        if mapping is None
-        else MultiPolicy.of(mapping, *made, _own_spaces_in(values, "agent"))
-    )
+    try:
+        policy = (
+            Policy(*made)
+            if mapping is None
+            else MultiPolicy.of(mapping, *made, _own_spaces_in(values, "agent"))
+        )
+    except HeadraceError:
+        raise
+    except (*FOREIGN, RuntimeError) as error:  # such as more outputs than there is memory
+        raise _corrupt(folder / "config.json", shown(error)) from error
     if isinstance(policy, Policy):
         named = values["config"].get("tasks") or ()
         policy.tasks = tuple(name.rpartition(":")[2] for name in named)
@@ -313,9 +319,13 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
     file = folder / "policy.safetensors"
     _verify(folder, "policy.safetensors")
     try:
-        weights = safetensors.torch.load_file(file)
+        root, most = checksums.root_of(folder), safe_files.machine_bytes()
+        weights = safetensors.torch.load(safe_files.read_bytes(file, most, root))
     except (OSError, SafetensorError) as error:
         raise _corrupt(file, error) from error
+    for name, value in weights.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise _corrupt(file, f"its {name} has values that are not finite")
     ours = {name: list(value.shape) for name, value in policy.state_dict().items()}
     theirs = {name: list(value.shape) for name, value in weights.items()}
     recurrent = policy.network.core is not None
@@ -339,7 +349,7 @@ def env_changes(folder: Path) -> list[str]:
     Raises:
         CheckpointError: the training state is missing or corrupt.
     """
-    if not (folder / "trainer.pt").exists():
+    if not os.path.lexists(folder / "trainer.pt"):
         return []
     return list(load_trainer(folder).get("env_changes", []))
 
@@ -353,6 +363,6 @@ def load_trainer(folder: Path) -> dict[str, Any]:
     file = folder / "trainer.pt"
     _verify(folder, "trainer.pt")
     try:
-        return dict(torch.load(file, weights_only=True, map_location="cpu"))
+        return training_state.read(file, checksums.root_of(folder))
     except Exception as error:
         raise _corrupt(file, str(error).partition("\n")[0]) from error

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
+
+from headrace.processes import safe_files
 
 NAME = "SHA256SUMS"
 POLICY_FILES = ("config.json", "policy.safetensors")
@@ -17,26 +20,37 @@ def text(sums: dict[str, str]) -> str:
     return "".join(f"{value}  {name}\n" for name, value in sums.items())
 
 
+def root_of(folder: Path) -> Path:
+    """Return the folder below which no link to a checkpoint's files is followed.
+
+    That is the run directory or league of a checkpoint, and otherwise the folder itself.
+    """
+    inside = folder.parent.name in ("checkpoints", "snapshots")
+    return folder.parent.parent if inside else folder
+
+
 def fault(folder: Path, *names: str) -> tuple[Path, str] | None:
     """Return the first of these files that fails verification, and the reason; None if all pass.
 
     Without a file of checksums only missing files are detected.
     """
+    root = root_of(folder)
     for name in names:
-        if not (folder / name).is_file():
-            return folder / name, "it is missing"
+        if not safe_files.is_file(folder / name, root):
+            there = os.path.lexists(folder / name)
+            return folder / name, "it is not a regular file" if there else "it is missing"
     file = folder / NAME
-    if not file.exists():
+    if not os.path.lexists(file):
         return None
     try:
-        saved = _parse(file.read_bytes().decode("ascii"))
+        saved = _parse(safe_files.read_bytes(file, safe_files.TEXT_BYTES, root).decode("ascii"))
     except (OSError, ValueError) as error:
         return file, str(error)
     for name in names:
         if name not in saved:
             return file, f"it has no line for {name}"
         try:
-            digest = _sha256(folder / name)
+            digest = _sha256(folder / name, root)
         except OSError as error:
             return folder / name, str(error)
         if digest != saved[name]:
@@ -50,9 +64,9 @@ def is_whole(folder: Path) -> bool:
     return fault(folder, *names) is None
 
 
-def _sha256(file: Path) -> str:
+def _sha256(file: Path, root: Path) -> str:
     digest = hashlib.sha256()
-    with file.open("rb") as opened:
+    with safe_files.opened(file, safe_files.machine_bytes(), root) as opened:
         while block := opened.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

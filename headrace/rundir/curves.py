@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ import numpy as np
 
 from headrace.actors.sizes import SIZES
 from headrace.envs.info_metrics import PREFIX
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, shown
+from headrace.processes import safe_files
 from headrace.rundir.config_file import defaults_of, flat_settings
 from headrace.rundir.custom_metrics import LOGGED
 from headrace.rundir.files import RETURN, read_jsonl
@@ -24,6 +26,7 @@ Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # increasing x, and 
 Interval: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 GRID_POINTS = 100
 _MOST_SHOWN = 4
+_NESTED = ("returns", "lengths", "metrics", "others", "tasks", "agents", "tasks_human_normalized")
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,14 @@ def read_run(path: Path) -> RunCurves:
         hint = f". Did you mean {', '.join(runs[:3])}{', …' if runs[3:] else ''}?" if runs else ""
         raise CheckpointError(f"{path} has no metrics to plot (metrics.jsonl){hint}")
     try:
-        described = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        described = safe_files.read_json(path / "config.json")
         values = described["config"]
         settings, seed = flat_settings(values), values.get("seed")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except FileNotFoundError:
+        described, settings, seed = {}, {}, None
+    except OSError as error:
+        raise CheckpointError(f"{path / 'config.json'} can't be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
         described, settings, seed = {}, {}, None
     return RunCurves(
         path, settings, seed, lines["metrics"], lines["evaluations"], described, lines["returns"]
@@ -79,9 +86,31 @@ def read_run(path: Path) -> RunCurves:
 
 def _lines(file: Path) -> list[dict[str, Any]]:
     try:
-        return read_jsonl(file) if file.exists() else []
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}") from error
+        lines = read_jsonl(file) if os.path.lexists(file) else []
+        for line in lines:
+            _check_numbers(line)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{file} can't be read: {reason}") from error
+    return lines
+
+
+def _check_numbers(line: dict[str, Any]) -> None:
+    """Raise ValueError unless a line has env_steps, and finite numbers where it has numbers."""
+    if not _is_number(line.get("env_steps")):
+        raise ValueError(f"env_steps={shown(line.get('env_steps'))} is not a number")
+    for name, value in line.items():
+        nested = name in _NESTED and isinstance(value, list | dict)
+        if value is not None and not nested and not _is_number(value):
+            raise ValueError(f"{shown(name)} is {shown(value)}, not a number")
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number that fits a float."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def custom_metrics(runs: Sequence[RunCurves]) -> list[str]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import re
 import time
@@ -26,6 +25,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from headrace.errors import CheckpointError, setting
+from headrace.processes import safe_files
 from headrace.rundir import checksums, lock
 from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.rundir.checkpoint import find
@@ -101,7 +101,9 @@ def prepare(run_dir: Path, resume: bool, overwrite: bool) -> Lock:
     lock_file = None
     with checkpoint_errors(run_dir, "used as run_dir"):
         try:
-            if not (run_dir / lock.NAME).is_file():  # otherwise the lock's holder explains more
+            if not os.path.lexists(
+                run_dir / lock.NAME
+            ):  # otherwise the lock's holder explains more
                 check(run_dir, resume, overwrite)
                 run_dir.mkdir(parents=True, exist_ok=True)
             lock_file = Lock(run_dir)
@@ -125,7 +127,7 @@ def begin(run_dir: Path, overwrite: bool) -> None:
 
 def default_run_dir(env_name: str, algo_name: str) -> Path:
     """Return ``runs/<environment>-<algorithm>-<time>``, plus a number if that exists."""
-    name = re.sub("[/: ]", "-", env_name)
+    name = re.sub(r"[/: \x00-\x1f\x7f-\x9f]", "-", env_name)
     first = Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))
     return next(path for path in itertools.chain([first], numbered) if not path.exists())
@@ -139,7 +141,7 @@ def _check_ours(run_dir: Path) -> None:
     """Raise CheckpointError unless headrace wrote all files in a directory."""
     refused = f"so {setting('overwrite')} won't delete anything in run_dir={str(run_dir)!r}"
     try:
-        values = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+        values = safe_files.read_json(run_dir / "config.json")
         ours = isinstance(values["format"], int) and bool(values["config"]["env"])
     except (OSError, ValueError, KeyError, TypeError):
         ours = False

@@ -17,11 +17,17 @@ from typing import Any
 from headrace import extras
 from headrace.doctor.doctor import Doctor, Finding
 from headrace.envs.changes import EnvChange
-from headrace.errors import on_one_line
+from headrace.errors import on_one_line, shown
 from headrace.evaluation import Evaluation
+from headrace.processes import safe_files
 from headrace.processes.output import print_line
 from headrace.rundir import tensorboard_events
-from headrace.rundir.atomic_files import TolerantWriter, checkpoint_errors, replace_text, write_json
+from headrace.rundir.atomic_files import (
+    TolerantWriter,
+    checkpoint_errors,
+    replace_bytes,
+    write_json,
+)
 from headrace.rundir.early_returns import ReturnPoint
 from headrace.rundir.json_values import plain
 from headrace.rundir.machine_info import machine, versions
@@ -63,12 +69,12 @@ class RunLog:
         files = (self._metrics, self._events, *self._ranks, self._evaluations, self._warnings)
         files += (self._changes, self._returns)
         self._unwritten = {file: bytearray() for file in files}
-        self._disk, self._notify = TolerantWriter(notify), notify
+        self._disk, self._notify, self._root = TolerantWriter(notify), notify, path
         if keep_until is not None:
             ours = (self._metrics, self._evaluations, *path.glob("iterations/rank_*.jsonl"))
             others = self._warnings, self._changes, self._returns
-            for file in filter(Path.exists, (*ours, *others)):
-                truncate_jsonl(file, *keep_until)
+            for file in filter(os.path.lexists, (*ours, *others)):
+                truncate_jsonl(file, *keep_until, path)
             self._restore_doctor()
         purge_step = None if keep_until is None else keep_until[0] + 1
         self._is_first = True
@@ -140,8 +146,10 @@ class RunLog:
 
     def _append(self, file: Path) -> None:
         with checkpoint_errors(file):
-            file.parent.mkdir(exist_ok=True)
-        append(file, self._unwritten[file])
+            self._root.mkdir(exist_ok=True)  # unless it was removed
+            if file.parent != self._root:
+                safe_files.make_folder(file.parent, self._root)
+        append(file, self._unwritten[file], self._root)
 
     def _note(self, file: Path, line: dict[str, Any]) -> None:
         self._unwritten[file] += _encoded(line)
@@ -199,13 +207,16 @@ class RunLog:
             self._notify(f"incomplete because the disk could not be written: {', '.join(lost)}")
 
 
-def append(path: Path, data: bytes | bytearray) -> None:
+def append(path: Path, data: bytes | bytearray, root: Path | None = None) -> None:
     """Append bytes to a file, all or none; creates the file if needed.
+
+    Args:
+        root: see :mod:`headrace.processes.safe_files`.
 
     Raises:
         CheckpointError: the file can't be written.
     """
-    with checkpoint_errors(path), path.open("ab", buffering=0) as file:
+    with checkpoint_errors(path), safe_files.appended(path, root) as file:
         size = file.tell()
         remaining = memoryview(bytes(data))
         try:
@@ -230,17 +241,28 @@ def _encoded(line: dict[str, Any]) -> bytes:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read the complete lines of a JSON-lines file; a line cut short by a crash is left out."""
+    """Read the complete lines of a JSON-lines file; a line cut short by a crash is left out.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: a line is not a JSON object.
+    """
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for number, data in enumerate(safe_files.read_lines(path), start=1):
+        text = data.decode()
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except json.JSONDecodeError:
             continue
+        except (RecursionError, ValueError) as error:  # nested too deeply, or a huge number
+            raise ValueError(f"line {number} is not of headrace ({type(error).__name__})") from None
+        if not isinstance(line, dict):
+            raise ValueError(f"line {number} is {shown(line)}, not an object")
+        lines.append(line)
     return lines
 
 
-def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
+def truncate_jsonl(path: Path, env_steps: int, updates: int, root: Path | None = None) -> None:
     """Drop the lines of a JSON-lines file that are beyond these counts.
 
     Both counts are needed: IMPACT has updates without new data and thus no env_steps. A line cut
@@ -252,14 +274,14 @@ def truncate_jsonl(path: Path, env_steps: int, updates: int) -> None:
             line = json.loads(text)
             update = line.get("update", line.get("charts/updates", 0))
             within = line["env_steps"] <= env_steps and update <= updates
-        except (ValueError, KeyError, TypeError, AttributeError):  # not a line of a run
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # not a run's
             return False
         return bool(text.endswith(b"\n") and within)
 
     with checkpoint_errors(path):
-        before = path.read_bytes()
+        before = safe_files.read_bytes(path, safe_files.LINES_BYTES, root)
         after = b"".join(line for line in before.splitlines(keepends=True) if kept(line))
         if before.startswith(after):
-            os.truncate(path, len(after))
+            safe_files.truncate(path, len(after), root)
         else:
-            replace_text(path, after.decode())
+            replace_bytes(path, after, root)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from headrace.config import Config
 from headrace.errors import require, setting
+from headrace.processes import safe_files
 from headrace.rundir import checkpoint
 
 
@@ -44,7 +44,7 @@ def _trained_steps(config: Config) -> int:
 
 def _summary(run_dir: Path) -> dict[str, Any]:
     try:
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+        summary = safe_files.read_json(run_dir / "summary.json")
     except (OSError, ValueError):  # the run was killed, or the file is damaged
         return {}
     return summary if isinstance(summary, dict) else {}

@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headrace.processes import safe_files
 from headrace.rundir import checksums
-from headrace.rundir.atomic_files import checkpoint_errors, sync, write_hashed
+from headrace.rundir.atomic_files import checkpoint_errors, write_hashed
 
 Files = dict[str, Callable[[Any], object]]  # by name: function that writes to an open file
 _NAME = re.compile(r"([a-z]+)_(\d+)(?:-(\d+))?")
 
 
 def write(folder: Path, name: str, files: Files) -> Path:
-    """Write a new folder in ``folder`` with these files and checksums; return its path."""
-    temporary = folder / f"{name}.tmp"
+    """Write a new folder in ``folder`` with these files and checksums; return its path.
+
+    Links inside the parent of ``folder``, the run directory, aren't followed.
+    """
+    temporary, root = folder / f"{name}.tmp", folder.parent
     with checkpoint_errors(temporary):
-        folder.mkdir(exist_ok=True)
+        safe_files.make_folder(folder, root)
         for leftover in folder.glob("*.tmp"):
-            _discard(leftover)
-        temporary.mkdir()
+            safe_files.remove(leftover, root)
+        write_files(temporary, files, root)
         try:
-            hashes = {file: write_hashed(temporary / file, how) for file, how in files.items()}
-            text = checksums.text(hashes).encode()
-            write_hashed(temporary / checksums.NAME, lambda file: file.write(text))
-            sync(temporary)
             target = _unused(folder, name)
-            os.replace(temporary, target)
+            safe_files.replace(temporary, target, root)
         except OSError:
-            _discard(temporary)
+            discard(temporary, root)
             raise
-        sync(folder)
-        sync(folder.parent)
+        safe_files.sync(folder, root)
+        safe_files.sync(root)
     return target
+
+
+def write_files(temporary: Path, files: Files, root: Path) -> None:
+    """Write a new folder with these files and their checksums; delete it if that fails."""
+    safe_files.make_folder(temporary, root, exist_ok=False)
+    try:
+        hashes = {file: write_hashed(temporary / file, how, root) for file, how in files.items()}
+        text = checksums.text(hashes).encode()
+        write_hashed(temporary / checksums.NAME, lambda file: file.write(text), root)
+        safe_files.sync(temporary, root)
+    except OSError:
+        discard(temporary, root)
+        raise
 
 
 def _unused(folder: Path, name: str) -> Path:
@@ -45,11 +57,10 @@ def _unused(folder: Path, name: str) -> Path:
     return folder / (f"{name}-{_key(same[-1])[1] + 1}" if same else name)
 
 
-def _discard(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def discard(path: Path, root: Path) -> None:
+    """Delete what remains of a failed write, as far as possible."""
+    with contextlib.suppress(OSError):
+        safe_files.remove(path, root)
 
 
 def _key(path: Path | str) -> tuple[int, int]:
@@ -64,22 +75,48 @@ def steps_of(path: Path) -> int:
     return _key(path)[0] if _NAME.fullmatch(path.name) else 0
 
 
+def _root(folder: Path) -> Path:
+    """Return the run directory of a folder of checkpoints; other folders themselves."""
+    return folder.parent if folder.name == "checkpoints" else folder
+
+
 def saved(folder: Path, kind: str = "step") -> list[Path]:
     """List the checkpoints in ``folder``, oldest first, without incomplete ones."""
     named = [(path, _NAME.fullmatch(path.name)) for path in folder.glob("*_*")]
-    checkpoints = [path for path, name in named if name and name[1] == kind and path.is_dir()]
+    root = _root(folder)
+    checkpoints = [
+        path
+        for path, name in named
+        if name and name[1] == kind and safe_files.is_folder(path, root)
+    ]
     return sorted(checkpoints, key=_key)
 
 
 def pointed(folder: Path, name: str) -> Path | None:
-    """Return the target of ``name``, which may also be a link or a folder; None if missing."""
-    pointer = folder / name
-    if os.path.isfile(pointer):  # also False for names that are too long
-        named = pointer.read_text(encoding="utf-8", errors="replace").strip()
+    """Return the target of ``name``, which may also be a link or a folder; None if missing.
+
+    A link may only name a checkpoint in the same folder. Links above the run directory are resolved
+    in the result.
+    """
+    root, pointer = _root(folder), folder / name
+    named = safe_files.link_target(pointer, root)
+    if named is None and safe_files.is_file(pointer, root):
+        with contextlib.suppress(OSError):
+            content = safe_files.read_bytes(pointer, safe_files.TEXT_BYTES, root)
+            named = content.decode(errors="replace").strip()
+    if named is not None:
         if _NAME.fullmatch(named) is None:
             return None
         pointer = folder / named
-    return pointer.resolve() if os.path.exists(pointer / "policy.safetensors") else None
+    if not safe_files.is_file(pointer / "policy.safetensors", root):
+        return None
+    return absolute(pointer)
+
+
+def absolute(checkpoint: Path) -> Path:
+    """Resolve the path of a checkpoint's run directory, but nothing inside it."""
+    root = checksums.root_of(checkpoint)
+    return root.resolve() / checkpoint.relative_to(root)
 
 
 def newest_whole(folder: Path, kind: str = "step", beside: Path | None = None) -> Path | None:

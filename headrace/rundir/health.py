@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from headrace.config import Config
 from headrace.doctor.doctor import Doctor, Finding, examine, triggered
 from headrace.errors import CheckpointError, on_one_line
 from headrace.nn.multi_policy import AnyPolicy
+from headrace.processes import safe_files
+from headrace.rundir.atomic_files import foreign_values
 from headrace.rundir.config_file import flat_settings
 from headrace.rundir.curves import RunCurves, read_run
 from headrace.rundir.files import append_jsonl, read_jsonl
@@ -75,7 +77,7 @@ def examined_settings(run: RunCurves) -> dict[str, Any]:
     if space := run.described.get("observation_space"):
         settings["images"] = small_images(settings, space_from_json(space))
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        summary = json.loads((run.path / "summary.json").read_text(encoding="utf-8"))
+        summary = safe_files.read_json(run.path / "summary.json")
         if summary.get("env_steps") == run.results[-1].get("env_steps"):  # not resumed since
             settings["evaluation"] = summary.get("evaluation")
     return settings
@@ -84,6 +86,11 @@ def examined_settings(run: RunCurves) -> dict[str, Any]:
 def findings(run: RunCurves) -> list[LoggedFinding]:
     """Return findings logged during the run and those of its complete curves, each once."""
     logged = _read_findings(run.path / FILE)
+    with foreign_values(run.path):
+        return _all_findings(run, logged)
+
+
+def _all_findings(run: RunCurves, logged: list[LoggedFinding]) -> list[LoggedFinding]:
     names = {one.finding.name for one in logged}
     space = run.described.get("action_space")
     course = run.results, examined_settings(run), space and space_from_json(space)
@@ -116,7 +123,7 @@ def as_json(logged: LoggedFinding) -> dict[str, Any]:
 
 
 def _read_findings(file: Path) -> list[LoggedFinding]:
-    if not file.exists():
+    if not os.path.lexists(file):
         return []
     try:
         lines = read_jsonl(file)
@@ -126,5 +133,5 @@ def _read_findings(file: Path) -> list[LoggedFinding]:
             )
             for line in lines
         ]
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{file} can't be read: {error!r}") from error

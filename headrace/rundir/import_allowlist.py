@@ -38,8 +38,10 @@ CODE = (
     "eval_envs",
     "torso",
     "algo",
-)  # the settings that may name code
+    "league",
+)  # the settings that may name code, or a folder elsewhere that the run writes to
 _KEY_BYTES = 32
+_IMPORT = "import and run the code it names"
 _LENIENT = ("GymV21Environment", "GymV26Environment", "Record")  # import or write named files
 
 
@@ -76,9 +78,10 @@ def check(folder: Path, values: dict[str, Any], trust: bool, settings: tuple[str
             if hmac.compare_digest(signature.encode(errors="replace"), own.encode()):
                 return
         why = "is not signed by you on this machine"
+    verb = "write to the folder it names" if [*named] == ["league"] else _IMPORT
     listed = ", ".join(f"{name}={value!r}" for name, value in named.items())
     raise CheckpointError(
-        f"{folder}/config.json {why}, and using it would import and run the code it names: "
+        f"{folder}/config.json {why}, and using it would {verb}: "
         f"{listed}; if you trust its author, set {setting('trust')}"
     )
 
@@ -117,6 +120,8 @@ def code_in(config: dict[str, Any], settings: tuple[str, ...] = CODE) -> dict[st
         code_by_setting["torso"] = torso
     if (algo := _custom(config)) is not None:
         code_by_setting["algo"] = [one for one in algo if one is not None]
+    if config.get("league") is not None:
+        code_by_setting["league"] = config["league"]
     return {name: value for name, value in code_by_setting.items() if name in settings}
 
 
@@ -163,6 +168,8 @@ def _signature(config: dict[str, Any], key: bytes) -> str:
         signed.append(config["eval_envs"])
     if (algo := _custom(config)) is not None:
         signed.append(algo)
+    if config.get("league") is not None:
+        signed.append(["league", config["league"]])
     read = json.loads(json.dumps(plain(signed)))  # as it will be read: keys become text
     return hmac.new(key, json.dumps(read, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 from pathlib import Path
 from typing import Any
 
 from headrace.games.league_folder import RUNS
+from headrace.processes import safe_files
 from headrace.rundir.atomic_files import checkpoint_errors, json_text, replace_text
 
 OWNER = "owner.json"
@@ -23,7 +23,7 @@ def sign(league: Path, run: str, run_dir: Path) -> None:
     """
     path = league / RUNS / run / OWNER
     with checkpoint_errors(path):
-        replace_text(path, json_text(_identity(run_dir)))
+        replace_text(path, json_text(_identity(run_dir)), league)
 
 
 def is_copy(league: Path, run: str, run_dir: Path) -> bool:
@@ -53,7 +53,7 @@ def run_of(league: Path, run_dir: Path) -> str | None:
 
 def _owner(league: Path, run: str) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError, TypeError):
-        return dict(json.loads((league / RUNS / run / OWNER).read_text(encoding="utf-8")))
+        return dict(safe_files.read_json(league / RUNS / run / OWNER, league))
     return None
 
 

@@ -29,7 +29,11 @@ def folder_of(config: Config, run_dir: Path) -> Path | None:
     """Return the league folder of a run, named or its own; None for an exploiter without one."""
     if config.league is not None:
         return Path(config.league)
-    return None if config.exploit is not None else run_dir / "league"
+    if config.exploit is not None:
+        return None
+    if (run_dir / "league").is_symlink():
+        raise CheckpointError(f"{run_dir / 'league'} is a symbolic link: name its target as league")
+    return run_dir / "league"
 
 
 def game(config: Config, probe: Probe) -> dict[str, Any]:
@@ -175,7 +179,7 @@ class LeagueRun:
         league_writer.rewind_games(folder, self._run, self._offsets)
         league_writer.write_standings(folder, self._run, self._written)
         if self._config.league is None:
-            league_writer.remove(lost)
+            league_writer.remove(folder, lost)
         elif lost:
             self._branch = max(one.branch for one in lost) + 1
             self._snapshot()

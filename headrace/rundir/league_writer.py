@@ -9,7 +9,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,12 @@ from headrace.games.league_folder import (
     Snapshot,
     snapshots,
 )
-from headrace.rundir import checksums
+from headrace.processes import safe_files
+from headrace.rundir import folders
 from headrace.rundir.atomic_files import (
     checkpoint_errors,
     json_text,
     replace_text,
-    sync,
     write_hashed,
 )
 from headrace.rundir.folders import Files
@@ -49,20 +48,21 @@ def create(league: Path, game: Mapping[str, Any]) -> None:
         CheckpointError: the folder can't be written.
     """
     check(league, game)
-    if (league / GAME).exists():
+    if safe_files.is_file(league / GAME):
         return
     with checkpoint_errors(league):
         for name in (SNAPSHOTS, RUNS, MATCHES):
-            (league / name).mkdir(parents=True, exist_ok=True)
+            league.mkdir(parents=True, exist_ok=True)
+            safe_files.make_folder(league / name, league)
         fresh = league / f"{GAME}.{secrets.token_hex(4)}.tmp"
         values = {"format": FORMAT, "game": dict(game)}
         try:
             write_hashed(fresh, lambda file: file.write(json_text(values).encode()))
-            os.link(fresh, league / GAME)
+            safe_files.publish(fresh, league / GAME)
         except FileExistsError:
             pass  # another run was faster
         finally:
-            fresh.unlink(missing_ok=True)
+            safe_files.remove(fresh)
     check(league, game)
 
 
@@ -96,7 +96,7 @@ def game_of(league: Path) -> dict[str, Any]:
         ConfigError: it is not a league.
     """
     try:
-        values = json.loads((league / GAME).read_text(encoding="utf-8"))
+        values = safe_files.read_json(league / GAME)
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']}, but this version reads {FORMAT}")
         return dict(values["game"])
@@ -119,7 +119,7 @@ def join(league: Path, name: str) -> str:
         for number in range(1, 10_000):
             candidate = name if number == 1 else f"{name}-{number}"
             try:
-                (league / RUNS / candidate).mkdir()
+                safe_files.make_folder(league / RUNS / candidate, league, exist_ok=False)
             except FileExistsError:
                 continue
             return candidate
@@ -140,18 +140,14 @@ def add(league: Path, run: str, step: int, files: Files, branch: int = 0) -> Sna
     target = league / SNAPSHOTS / name
     temporary = target.with_name(f".{target.name}.tmp")
     with checkpoint_errors(target):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+        folders.discard(temporary, league)
+        folders.write_files(temporary, files, league)
         try:
-            hashes = {file: write_hashed(temporary / file, how) for file, how in files.items()}
-            text = checksums.text(hashes).encode()
-            write_hashed(temporary / checksums.NAME, lambda file: file.write(text))
-            sync(temporary)
-            os.rename(temporary, target)
+            safe_files.replace(temporary, target, league)
         except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)
+            folders.discard(temporary, league)
             raise
-        sync(target.parent)
+        safe_files.sync(target.parent, league)
     return Snapshot(target.name, target, run, step, branch)
 
 
@@ -164,21 +160,21 @@ def behind(league: Path, latest: Snapshot) -> list[Snapshot]:
     ]
 
 
-def remove(lost: Iterable[Snapshot]) -> None:
+def remove(league: Path, lost: Iterable[Snapshot]) -> None:
     """Delete snapshots, each atomically."""
     for one in lost:
         aside = one.path.with_name(f".{one.name}.gone")
         with checkpoint_errors(one.path):
-            os.rename(one.path, aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            safe_files.replace(one.path, aside, league)
+        folders.discard(aside, league)
 
 
 def rewind_games(league: Path, run: str, offsets: Offsets) -> None:
     """Remove a run's games after a checkpoint, which had read up to ``offsets``."""
     with checkpoint_errors(league):
         for file in (league / RUNS / run).glob("games-*.jsonl"):
-            if file.stat().st_size > offsets.get(file.name, 0):
-                os.truncate(file, offsets.get(file.name, 0))
+            if file.lstat().st_size > offsets.get(file.name, 0):
+                safe_files.truncate(file, offsets.get(file.name, 0), league)
 
 
 def new_games(league: Path, run: str, offsets: Offsets) -> dict[str, tuple[int, float]]:
@@ -196,34 +192,43 @@ def new_games(league: Path, run: str, offsets: Offsets) -> dict[str, tuple[int, 
     moved = Offsets()
     for file in sorted((league / RUNS / run).glob("games-*.jsonl")):
         at = offsets.get(file.name, 0)
-        with checkpoint_errors(file, "read"):
-            if file.stat().st_size <= at:
+        most = safe_files.LINES_BYTES
+        with checkpoint_errors(file, "read"), safe_files.opened(file, most, league) as opened:
+            if os.fstat(opened.fileno()).st_size <= at:
                 continue
-            with file.open("rb") as opened:
-                opened.seek(at)
-                whole = opened.read().rpartition(b"\n")[0]
+            opened.seek(at)
+            whole = opened.read().rpartition(b"\n")[0]
         for line in whole.splitlines():
-            for name, (count, score) in json.loads(line).items():
-                before = games.get(name, (0, 0.0))
-                games[name] = before[0] + int(count), before[1] + float(score)
+            try:
+                _add_games(games, line)
+            except (ValueError, TypeError, AttributeError, OverflowError) as error:
+                raise CheckpointError(f"{file} holds other lines than games ({error})") from None
         moved[file.name] = at + len(whole) + bool(whole)
     offsets.update(moved)
     return games
+
+
+def _add_games(games: dict[str, tuple[int, float]], line: bytes) -> None:
+    for name, (count, score) in safe_files.parse_json(line).items():
+        if not 0 < count < 2**53 or not 0 <= score <= count:
+            raise ValueError(f"{count} games with a score of {score}")
+        before = games.get(name, (0, 0.0))
+        games[name] = before[0] + int(count), before[1] + float(score)
 
 
 def write_standings(league: Path, run: str, values: dict[str, Any]) -> None:
     """Replace a run's win rates."""
     path = league / RUNS / run / STANDINGS
     with checkpoint_errors(path):
-        replace_text(path, json_text(values))
+        replace_text(path, json_text(values), league)
 
 
 def write_match(league: Path, values: dict[str, Any]) -> Path:
     """Save the result of games between two snapshots; return the file."""
     path = league / MATCHES / f"{secrets.token_hex(8)}.json"
     with checkpoint_errors(path):
-        (league / MATCHES).mkdir(exist_ok=True)
-        replace_text(path, json_text(values))
+        safe_files.make_folder(league / MATCHES, league)
+        replace_text(path, json_text(values), league)
     return path
 
 

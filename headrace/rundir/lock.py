@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 
 from headrace.errors import CheckpointError, setting
+from headrace.processes import safe_files
 from headrace.rundir.atomic_files import checkpoint_errors
 
 NAME = "lock"
@@ -39,9 +40,9 @@ class Lock:
         CheckpointError: the file can't be opened, or the file system has no locks.
     """
 
-    def __init__(self, run_dir: Path, required: bool = False) -> None:
+    def __init__(self, run_dir: Path, required: bool = False, root: Path | None = None) -> None:
         with checkpoint_errors(run_dir / NAME):
-            self._descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor = safe_files.lock_descriptor(run_dir / NAME, root)
         self.release = weakref.finalize(self, os.close, self._descriptor)
         _held.add(self)
         try:
@@ -79,16 +80,22 @@ class Lock:
         return {}
 
 
-def locked(folder: Path) -> Lock | None:
-    """Lock a folder, creating it if needed; None if another process holds the lock.
+def locked(folder: Path, root: Path) -> Lock | None:
+    """Lock a folder of a study, creating it if needed; None if another process holds the lock.
+
+    Args:
+        root: folder of the study, see :mod:`headrace.processes.safe_files`.
 
     Raises:
-        CheckpointError: it can't be created, or the file system has no locks.
+        CheckpointError: it can't be created, it holds a link, or the file system has no locks.
     """
     with checkpoint_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        safe_files.make_folders(folder, root)
+    for path in folder.iterdir():
+        if path.is_symlink():  # a run may be trained there
+            raise CheckpointError(f"{path} is a symbolic link, which is not followed: remove it")
     try:
-        return Lock(folder, required=True)
+        return Lock(folder, required=True, root=root)
     except LockHeld:
         return None
 

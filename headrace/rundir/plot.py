@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, require_choice
 from headrace.extras import needs
+from headrace.rundir.atomic_files import foreign_values, replace_bytes
 from headrace.rundir.curves import (
     Curve,
     Interval,
@@ -49,16 +51,29 @@ def plot(
     if not run_dirs:
         raise ConfigError("plot needs one or more run directories: headrace plot runs/one runs/two")
     paths = list(dict.fromkeys(run_dirs))
-    figure = draw([read_run(path) for path in paths], interval, metrics)
+    runs = [read_run(path) for path in paths]
+    with foreign_values(*paths):
+        figure = draw(runs, interval, metrics)
     path = output or output_of(paths, "curve.png", "comparison.png")
     try:
-        figure.savefig(path, dpi=110)
+        save_figure(figure, path, 110)
     except (
         OSError,
         ValueError,
     ) as error:  # an invalid path, or a format that Matplotlib doesn't know
         raise ConfigError(f"output={str(path)!r} can't be written: {error}") from error
     return path
+
+
+def save_figure(figure: Any, path: Path, dpi: int) -> None:
+    """Save a Matplotlib figure atomically, in the format of its name.
+
+    Raises:
+        OSError, ValueError: the file can't be written, or Matplotlib doesn't know the format.
+    """
+    data = io.BytesIO()
+    figure.savefig(data, dpi=dpi, format=path.suffix[1:] or "png")
+    replace_bytes(path, data.getvalue())
 
 
 def draw(

@@ -18,7 +18,9 @@ def check(folder: Path, values: dict[str, Any], trusted: bool = False) -> None:
 
     Its algorithm isn't checked, because only training needs it.
     """
-    needed = tuple(name for name in import_allowlist.CODE if name not in ("algo", "eval_envs"))
+    needed = tuple(
+        name for name in import_allowlist.CODE if name not in ("algo", "eval_envs", "league")
+    )
     import_allowlist.check(folder, values, trusted, needed)
 
 
@@ -34,7 +36,9 @@ def environment(folder: Path, values: dict[str, Any], trusted: bool = False) -> 
         ConfigError: the code can't be found.
     """
     needed = tuple(
-        name for name in import_allowlist.CODE if name not in ("torso", "algo", "eval_envs")
+        name
+        for name in import_allowlist.CODE
+        if name not in ("torso", "algo", "eval_envs", "league")
     )
     import_allowlist.check(folder, values, trusted, needed)
     config = values["config"]

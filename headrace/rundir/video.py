@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,9 +29,9 @@ from headrace.errors import ConfigError
 from headrace.extras import needs
 from headrace.games.vector import agents_of, games_over
 from headrace.nn.multi_policy import AnyPolicy
-from headrace.processes import torch_threads
+from headrace.processes import safe_files, torch_threads
 from headrace.processes.output import print_to_stderr
-from headrace.rundir.atomic_files import checkpoint_errors
+from headrace.rundir.atomic_files import checkpoint_errors, replace_bytes
 from headrace.spaces import walk
 from headrace.spaces.agreement import difference
 from headrace.spaces.images import image_shape, is_image, layout_of
@@ -86,13 +87,18 @@ def record_video(
         envs = _first_that_shows(policy, env, env_kwargs or {}, engine, seed)
         stack.enter_context(contextlib.closing(envs))
         folder.mkdir(parents=True, exist_ok=True)
+        private = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # ffmpeg follows links
         stack.enter_context(torch_threads(1))  # more threads are slower for one observation
         fps = envs.metadata.get("render_fps") or _FPS
-        video: Any = stack.enter_context(imageio.get_writer(path, fps=fps, macro_block_size=1))
+        written = private / path.name
+        video: Any = imageio.get_writer(written, fps=fps, macro_block_size=1)
+        stack.callback(lambda: video.close())
         stack.enter_context(drawing(seed, deterministic))
         frames = _until_the_end(envs, played(policy, envs, seed, deterministic), limits)
         for moment in frames:
             video.append_data(_picture(envs, moment.obs))
+        video.close()
+        replace_bytes(path, safe_files.read_bytes(written, safe_files.machine_bytes()))
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
@@ -11,8 +12,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from headrace.spaces.text import is_text, plain_text
 
 _FIELDS = {Discrete: ("n", "start"), MultiDiscrete: ("nvec", "start"), MultiBinary: ("shape",)}
-
-
+_MOST_ELEMENTS = 1 << 26  # of a space in a file
+_MOST_NESTED = 50
 _BOUNDS = ("low", "high", "min_length", "max_length", "charset")
 
 
@@ -74,8 +75,28 @@ def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
     """Restore the space that :func:`space_to_json` converted.
 
     Raises:
-        KeyError, TypeError, ValueError: the values are no space's.
+        KeyError, TypeError, ValueError: the values are no space's, or one that is too large.
     """
+    _check_size(values, _MOST_NESTED)
+    return _restored(values)
+
+
+def _check_size(values: dict[str, Any], levels: int) -> int:
+    """Return the number of elements of a space; raise ValueError before memory is needed."""
+    if not levels:
+        raise ValueError(f"a space has more than {_MOST_NESTED} levels")
+    if values["type"] in ("Dict", "Tuple"):
+        pairs = values["type"] == "Dict"
+        parts = [part[1] if pairs else part for part in values["spaces"]]
+        size = sum(_check_size(part, levels - 1) for part in parts)
+    else:
+        size = math.prod(int(side) for side in values.get("shape", ()))
+    if not 0 <= size <= _MOST_ELEMENTS:
+        raise ValueError(f"a space has {size:,} elements, and at most {_MOST_ELEMENTS:,} are read")
+    return size
+
+
+def _restored(values: dict[str, Any]) -> gymnasium.Space:
     kind = values["type"]
     own = {"dtype": np.dtype(values["dtype"]).type} if "dtype" in values else {}
     if kind == "Discrete":
@@ -89,12 +110,14 @@ def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
         return Text(**{name: value for name, value in values.items() if name != "type"})
     if kind == "Dict":
         # As pairs: of a mapping, Gymnasium would sort the keys, and with them inputs and outputs.
-        return Dict([(key, space_from_json(part)) for key, part in values["spaces"]])
+        return Dict([(key, _restored(part)) for key, part in values["spaces"]])
     if kind == "Tuple":
-        return Tuple([space_from_json(part) for part in values["spaces"]])
+        return Tuple([_restored(part) for part in values["spaces"]])
     if kind != "Box":
         raise ValueError(f"unknown kind of space {kind!r}")
     dtype, shape = np.dtype(values["dtype"]), tuple(values["shape"])
+    if dtype.kind not in "fiub":
+        raise ValueError(f"a Box has dtype {dtype}")
     number = {"f": float, "b": lambda text: text == "True"}.get(dtype.kind, int)
     low, high = (
         np.resize(np.array([number(x) for x in values[k]], dtype), shape) for k in ("low", "high")

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.processes import safe_files
+
 _SHOWN_CHARACTERS = 3000  # length of reported output of a failed process
 _LOOK_S = 0.25  # polling interval
 
@@ -45,7 +47,9 @@ class ProcessResult:
         kind = ProcessKilled if self.code < 0 and not self.timed_out else RuntimeError
         late = f"took longer than {self.wall_s:.0f} s"
         how = late if self.timed_out else f"ended with code {self.code}"
-        text = self.output.read_text(encoding="utf-8", errors="replace")
+        with safe_files.opened(self.output, safe_files.machine_bytes()) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * _SHOWN_CHARACTERS))
+            text = file.read(4 * _SHOWN_CHARACTERS).decode(errors="replace")
         end = text[-_SHOWN_CHARACTERS:].strip()
         return kind(f"{name} {how}; the end of {self.output.name}:\n{end}")
 
@@ -118,7 +122,7 @@ class Children:
             RuntimeError: :meth:`end` was called before.
         """
         start = time.monotonic()
-        with output.open("wb") as file, self._lock:
+        with safe_files.created(output) as file, self._lock:
             if self._ended:
                 raise RuntimeError("the study was interrupted")
             process = subprocess.Popen(

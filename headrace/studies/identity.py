@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import CheckpointError, ConfigError, HeadraceError, setting, shown
+from headrace.processes import safe_files
 from headrace.rundir.atomic_files import write_json
 from headrace.rundir.config_file import from_json
 from headrace.rundir.json_values import plain
@@ -55,14 +57,14 @@ def check_same(file: Path, what: str, identity: dict[str, Any]) -> None:
             the folder contains something else.
     """
     for name, other in _OTHERS.items():
-        if name != file.name and file.with_name(name).exists():
+        if name != file.name and os.path.lexists(file.with_name(name)):
             raise ConfigError(f"{file.parent} holds {other}, not {what}: {_elsewhere()}")
     ours = plain(identity)
-    if not file.exists():
+    if not os.path.lexists(file):
         write_json(file, ours)
         return
     try:
-        theirs = _flat(_settled(json.loads(file.read_text(encoding="utf-8"))))
+        theirs = _flat(_settled(safe_files.read_json(file)))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} can't be read ({error}): {_elsewhere()}") from error
     requested = _flat(json.loads(json.dumps(ours)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from headrace.rundir.atomic_files import checkpoint_errors, replace_text
 from headrace.rundir.machine_info import machine as described
 from headrace.rundir.machine_info import versions
 
@@ -68,7 +70,9 @@ def markdown(rows: Sequence[Mapping[str, str]]) -> str:
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows with a header of all their keys, in order of appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    with checkpoint_errors(path):
+        replace_text(path, text.getvalue())

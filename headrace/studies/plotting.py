@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.extras import needs
 from headrace.rundir.curves import Curve, on_grid
+from headrace.rundir.plot import save_figure
 from headrace.studies import statistics
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def picture(
     figure = new_figure(figsize=size, layout=LAYOUT)
     yield figure, np.ravel(figure.subplots(**panels))  # type: ignore[arg-type]
     figure.suptitle(title, fontsize="small" if size[0] < 11 else "medium", wrap=True)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, 120)
 
 
 def new_figure(**settings: Any) -> Figure:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import hashlib
 import io
 import itertools
@@ -24,6 +25,8 @@ from rich import progress
 from rich.console import Console
 
 from headrace.errors import ConfigError, setting
+from headrace.processes import safe_files
+from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.studies.children import Children
 
 Case = Mapping[str, Any]
@@ -66,14 +69,15 @@ class Study:
         self.rows: list[dict[str, Any]] = []  # in order of their end; numbers are numbers again
         self.failed: list[Case] = []  # in all calls of run
         folder.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
-            self._read()
+        if os.path.lexists(self._path):
+            with checkpoint_errors(self._path, "read"):
+                self._read()
 
     def _read(self) -> None:
-        text = self._path.read_text(encoding="utf-8")
+        text = safe_files.read_bytes(self._path, safe_files.LINES_BYTES).decode()
         complete = text[: text.rfind("\n") + 1]  # an interruption may truncate the last line
         if complete != text:
-            os.truncate(self._path, len(complete.encode()))
+            safe_files.truncate(self._path, len(complete.encode()))
         header, *lines = csv.reader(complete.split("\n")[:-1]) if complete else [[]]
         if header and header != self._columns:
             raise ConfigError(
@@ -93,9 +97,10 @@ class Study:
         text = io.StringIO()
         new = not self._path.exists() or not self._path.stat().st_size
         csv.writer(text, lineterminator="\n").writerows([self._columns] * new + lines)
-        with self._path.open("a", newline="", encoding="utf-8") as file:
-            file.write(text.getvalue())
-            file.flush()
+        with safe_files.appended(self._path) as file:
+            data = text.getvalue().encode()
+            if file.write(data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())
         for values in lines:
             self.rows.append(dict(zip(self._columns, map(_parsed, values), strict=True)))

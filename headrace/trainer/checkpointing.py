@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 from headrace.config import Config
 from headrace.envs.names import Tasks
 from headrace.envs.probe import Probe
-from headrace.errors import CheckpointError, LearnerFailed, NonFinite, OthersLost
+from headrace.errors import CheckpointError, LearnerFailed, NonFinite, OthersLost, shown
 from headrace.learner.multi_policy_learner import AnyLearner
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.processes import signals_held
 from headrace.rundir import checkpoint, directories, import_allowlist
-from headrace.rundir.atomic_files import TolerantWriter, checkpoint_errors, write_json
+from headrace.rundir.atomic_files import FOREIGN, TolerantWriter, checkpoint_errors, write_json
 from headrace.rundir.episodes import Episodes, mean_return
 from headrace.rundir.league_run import LeagueRun
 from headrace.rundir.lock import Lock
 from headrace.rundir.run_progress import Progress
+from headrace.rundir.training_state import check_alike
 from headrace.spaces.json import space_from_json, space_to_json
 from headrace.spaces.unified_spaces import Spaces
 from headrace.trainer.lone_checkpoint import best_return, claimed
@@ -248,7 +249,7 @@ class Checkpointer:
             folder = checkpoint.find(self._run_dir)
             self._check_same(folder)
             checkpoint.load_weights(folder, policy)
-            loaded = str(folder), policy.state_dict(), checkpoint.load_trainer(folder)
+            loaded = str(folder), policy.state_dict(), self._state_in(folder)
         name, weights, state = self._group.broadcast(loaded)
         try:
             policy.load_state_dict(weights)
@@ -259,8 +260,25 @@ class Checkpointer:
             learner.load_own_state(state["own"])
             if league is not None and "league" in state:
                 league.load_state_dict(state["league"])
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{name}/trainer.pt doesn't fit this run: {error!r}") from error
+        except (*FOREIGN, RuntimeError) as error:
+            why = shown(error)
+            raise CheckpointError(f"{name}/trainer.pt doesn't fit this run: {why}") from error
+
+    def _state_in(self, folder: Path) -> dict[str, Any]:
+        """Load a checkpoint's training state if its values are like those of a new run."""
+        _, learner, progress, episodes, _ = self._saved
+        fresh = {
+            **progress.state_dict(),
+            "learner": learner.state_dict(),
+            "own": [learner.own_state()],
+            "episodes": [episodes.state_dict()],
+        }
+        state = checkpoint.load_trainer(folder)
+        try:
+            check_alike(state, fresh)
+        except ValueError as error:
+            raise CheckpointError(f"{folder}/trainer.pt doesn't fit this run: {error}") from error
+        return state
 
     def _check_same(self, folder: Path) -> None:
         saved = checkpoint.read_config(folder)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import CheckpointError
+from headrace.processes import safe_files
 from headrace.rundir import checkpoint
 from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.rundir.folders import steps_of
@@ -21,16 +21,15 @@ def claimed(run_dir: Path, env_steps: int) -> Iterator[bool]:
     Yield False if a checkpoint of ``env_steps`` or more exists.
     """
     folder = run_dir / "checkpoints"
-    with checkpoint_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with contextlib.ExitStack() as stack:
+        with checkpoint_errors(folder):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            safe_files.make_folder(folder, run_dir)
+            descriptor = stack.enter_context(safe_files.folder(folder, run_dir))
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         saved = checkpoint.exists(run_dir) and steps_of(checkpoint.find(run_dir)) >= env_steps
         yield not saved
-    finally:
-        os.close(descriptor)
 
 
 def best_return(run_dir: Path) -> float | None:

@@ -24,7 +24,14 @@ from headrace.config import Config
 from headrace.distributed.preemption import Preemption
 from headrace.envs import changes, info_metrics
 from headrace.envs.changes import EnvChange
-from headrace.errors import ChangeFailed, ConfigError, StacksChanged, require
+from headrace.errors import (
+    ChangeFailed,
+    ConfigError,
+    HeadraceError,
+    StacksChanged,
+    require,
+    resume_command,
+)
 from headrace.evaluating.evaluations import Evaluations
 from headrace.evaluating.evaluator import Evaluator
 from headrace.evaluating.run_end import finish
@@ -164,6 +171,7 @@ class Trainer:
         self._seating = self._league and self._league.begin(self._archive.description)
         self._steps_before = self.env_steps
         self._inside = self._ended = False  # inside ``with``; the loop has ended
+        self._closed = False
         self._chose_stacks = chose_stacks and config.stacked_frames == "once"
 
     @contextlib.contextmanager
@@ -195,6 +203,7 @@ class Trainer:
 
     def close(self) -> None:
         """Stop all processes and threads and release the run directory; safe to call twice."""
+        self._closed = True
         self._stop_work()
         self._archive.close()
 
@@ -226,6 +235,10 @@ class Trainer:
     # -- the loop -------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Result]:
+        if self._closed:
+            raise HeadraceError(
+                f"this Trainer is closed: continue its run with {resume_command(self.run_dir)}"
+            )
         return resumed_in(self._own_state, self._results())
 
     def _results(self) -> Iterator[Result]:

@@ -21,7 +21,7 @@ from tests.rundir.crashes import parts
 SETTINGS = {"transport": "serial", "total_steps": 640, "checkpoint_interval": 64}
 
 
-def full(*_: object) -> None:
+def full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -226,3 +226,11 @@ def test_a_file_that_nobody_signed_is_not_taken_over(run):
     assert replaced(hr.Config("a:B", env_file="/tmp/old.py"), {"env": Own}).env_file == here
     kept = replaced(hr.Config("a:B", env_file="/tmp/old.py"), {"total_steps": 8})
     assert kept.env_file == "/tmp/old.py"
+
+
+def test_a_league_that_another_names_is_not_written_to(run, tmp_path, capsys):
+    harmless = {"env": "CartPole-v1", "wrappers": [], "network": hr.Network().to_json()}
+    change(run, league=str(tmp_path / "elsewhere"), **harmless)
+    assert main(["resume", str(run), "--total-steps", "16"]) == 2
+    assert "write to the folder it names: league=" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "elsewhere").exists()

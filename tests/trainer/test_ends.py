@@ -11,7 +11,13 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.errors import ActorFailed, ConfigError, EnvironmentFault, NonFinite
+from headrace.errors import (
+    ActorFailed,
+    ConfigError,
+    EnvironmentFault,
+    HeadraceError,
+    NonFinite,
+)
 from headrace.processes import stop_signals
 from headrace.rundir import checkpoint
 
@@ -259,3 +265,14 @@ def test_a_run_that_is_stopped_before_its_first_update_names_no_checkpoint(tiny,
     assert not checkpoint.exists(Path(config.run_dir))
     assert "stopped early; nothing was saved before the first update" in out
     assert "checkpoints/latest" not in out
+
+
+def test_a_closed_trainer_does_not_train_on(tiny):
+    trainer = hr.Trainer(tiny(total_steps=10**9, transport="serial"), notify=str)
+    for _ in trainer:
+        break
+    trainer.close()
+    updates = trainer.updates
+    with pytest.raises(HeadraceError, match=r"this Trainer is closed: .*resume"):
+        next(iter(trainer))
+    assert trainer.updates == updates

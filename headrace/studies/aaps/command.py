@@ -17,7 +17,9 @@ import tyro
 from rich.console import Console
 
 from headrace.errors import require_choice
+from headrace.processes import safe_files
 from headrace.recipes import take_flag
+from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.rundir.curves import Curve
 from headrace.rundir.files import read_jsonl
 from headrace.studies.aaps.run import PRESETS, Aaps, cases_of, train_case
@@ -73,7 +75,8 @@ def run(aaps: Aaps, console: Console) -> int:
 
     def measure(case: Case, children: Children) -> Mapping[str, Any]:
         folder = run_dir(aaps, case)
-        folder.mkdir(parents=True, exist_ok=True)
+        with checkpoint_errors(folder):
+            safe_files.make_folders(folder, Path(aaps.output))
         request = {"folder": str(folder), "study": dataclasses.asdict(aaps), "case": dict(case)}
         return children.call(train_case, request, aaps.timeout_s, folder / "output.log")
 

@@ -31,6 +31,7 @@ from headrace.nn.policy import Policy
 from headrace.processes import keep_freed_memory
 from headrace.rundir import tensorboard_events
 from headrace.rundir.atomic_files import write_json
+from headrace.rundir.files import append
 from headrace.studies.run_table import Case, fingerprint, grid
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
@@ -85,7 +86,7 @@ class Aaps:
     """Evaluations per run, evenly spaced over its iterations; the last is at its end."""
     eval_episodes: Annotated[int, ranges.COUNT] = 50
     """Episodes per evaluation, with the most likely actions."""
-    output: Annotated[str, ranges.NOT_EMPTY] = "runs/aaps"
+    output: Annotated[str, ranges.PATH] = "runs/aaps"
     """Folder for the table, the plots and the runs."""
     timeout_s: Annotated[float, ranges.SECONDS] = 36_000.0
     """Time limit of a run in seconds; a run that takes longer is killed and counts as failed."""
@@ -266,13 +267,11 @@ NAMES = {
 
 def _write(folder: Path, line: dict[str, Any]) -> None:
     """Append metrics to ``curve.jsonl`` and to TensorBoard's events."""
-    with (folder / "curve.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    append(folder / "curve.jsonl", (json.dumps(line) + "\n").encode())
     present = {name: line[key] for key, name in NAMES.items() if line[key] is not None}
     path = next(folder.glob("events.*"), folder / tensorboard_events.file_name())
-    with path.open("ab") as file:
-        file.write(b"" if file.tell() else tensorboard_events.header(None))
-        file.write(tensorboard_events.scalars(present, line["env_steps"]))
+    first = b"" if path.exists() else tensorboard_events.header(None)
+    append(path, first + tensorboard_events.scalars(present, line["env_steps"]))
 
 
 def train_case(request: dict[str, Any]) -> dict[str, Any]:

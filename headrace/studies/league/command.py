@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +14,7 @@ from rich.console import Console
 from headrace.envs.make import make_vec
 from headrace.errors import CheckpointError, ConfigError, require
 from headrace.games.league_folder import GAME, Snapshot, newest, snapshots
-from headrace.processes import global_generators_kept, seed_global_generators
+from headrace.processes import global_generators_kept, safe_files, seed_global_generators
 from headrace.rundir import checkpoint, league_writer, resolve_imports
 from headrace.studies.league import picture
 from headrace.studies.league.matches import MOST_GAMES, MatchResult, all_pairs, pair, play
@@ -32,11 +32,12 @@ def folder_of(path: Path) -> Path:
     Raises:
         ConfigError: the path is neither. CheckpointError: the settings of a run are unreadable.
     """
-    if (path / GAME).exists():
+    if safe_files.is_file(path / GAME):
         return path
-    if (path / "config.json").exists():
-        league = Path(_named_in(path / "config.json") or path / "league")
-        if (league / GAME).exists():
+    if os.path.lexists(path / "config.json"):
+        named = _named_in(path / "config.json")
+        league = Path(named or path / "league")
+        if safe_files.is_file(league / GAME, None if named else path):
             return league
     raise ConfigError(
         f"{str(path)!r} is neither a league nor a run with a league: give the run directory of a "
@@ -51,7 +52,7 @@ def _named_in(settings: Path) -> str | None:
         CheckpointError: the file is unreadable.
     """
     try:
-        named: str | None = json.loads(settings.read_text(encoding="utf-8"))["config"].get("league")
+        named: str | None = safe_files.read_json(settings)["config"].get("league")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{settings} can't be read as a run's settings: {error!r}") from error
     return named
@@ -160,7 +161,7 @@ def _games(folder: Path) -> Games:
     games: Games = {}
     for file in league_writer.match_files(folder):
         try:
-            match = MatchResult.of(json.loads(file.read_text(encoding="utf-8")))
+            match = MatchResult.of(safe_files.read_json(file, folder))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{file} can't be read as games of two snapshots ({error!r}): remove it and play "

@@ -12,7 +12,9 @@ last.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,8 +24,9 @@ import torch
 
 from headrace.errors import CheckpointError
 from headrace.learner.staleness import LagCounter
+from headrace.processes import safe_files
 from headrace.rundir import checkpoint, checksums
-from headrace.rundir.atomic_files import json_text, remove_folder
+from headrace.rundir.atomic_files import checkpoint_errors, json_text, remove_folder
 from headrace.rundir.files import append_jsonl, read_jsonl
 from headrace.rundir.folders import pointed, saved, write
 
@@ -69,7 +72,12 @@ class Member:
 
     def history(self) -> list[Event]:
         """Return all complete history lines, oldest first."""
-        return [Event(**line) for line in read_jsonl(self._file)] if self._file.exists() else []
+        if not os.path.lexists(self._file):
+            return []
+        try:
+            return [Event(**line) for line in read_jsonl(self._file)]
+        except (OSError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{self._file} can't be read as a history: {error}") from error
 
     def latest(self) -> Event | None:
         """Return the last event; None before the first one."""
@@ -81,28 +89,30 @@ class Member:
 
     def recover(self) -> None:
         """Finish or undo an interrupted turn; requires the member's lock."""
-        if self._file.exists():
-            data = self._file.read_bytes()
+        with checkpoint_errors(self._file), contextlib.suppress(FileNotFoundError):
+            data = safe_files.read_bytes(self._file, safe_files.LINES_BYTES)
             if not data.endswith(b"\n"):
-                with self._file.open("rb+") as file:
-                    file.truncate(data.rfind(b"\n") + 1)
+                safe_files.truncate(self._file, data.rfind(b"\n") + 1)
         event, checkpoints = self.latest(), self.run_dir / "checkpoints"
         copy = event.checkpoint if event is not None and event.kind == "copied" else None
         now = pointed(checkpoints, "latest")
-        if copy is not None and event is not None and (checkpoints / copy).exists():
+        if (
+            copy is not None
+            and event is not None
+            and safe_files.is_folder(checkpoints / copy, self.run_dir)
+        ):
             steps = -1 if now is None else int(now.name.split("_")[1].partition("-")[0])
             if steps <= event.steps and (now is None or now.name != copy):
                 checkpoint.point("latest", checkpoints / copy)
                 now = checkpoints / copy
         for path in saved(checkpoints, "copy"):
             if path.name != copy and (now is None or path.name != now.name):
-                remove_folder(path)
+                remove_folder(path, self.run_dir)
 
     def trained(self, hyper: dict[str, float], steps: int, score: float) -> Event:
         """Record and return the result of a turn."""
         folder = checkpoint.find(self.run_dir)
-        weights = (folder / "policy.safetensors").read_bytes()
-        digest = hashlib.sha256(weights).hexdigest()
+        digest = hashlib.sha256(_weights(folder)).hexdigest()
         event = Event("trained", steps, hyper, score, folder.name, digest)
         self.note(event)
         return event
@@ -163,6 +173,12 @@ class Member:
         self.recover()
 
 
+def _weights(folder: Path) -> bytes:
+    """Read the weights of a checkpoint folder."""
+    file, root = folder / "policy.safetensors", checksums.root_of(folder)
+    return safe_files.read_bytes(file, safe_files.machine_bytes(), root)
+
+
 def _own_generator(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """Return another learner's state with empty ages and the member's own generator.
 
@@ -197,7 +213,7 @@ def _read(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any], bytes, tuple[s
         try:
             folder = checkpoint.find(run_dir)
             values, state = checkpoint.read_config(folder), checkpoint.load_trainer(folder)
-            weights = (folder / "policy.safetensors").read_bytes()
+            weights = _weights(folder)
             if checksums.fault(folder, *checksums.FILES) is None:  # complete while it was read
                 return values, state, weights, (folder.name, state["env_steps"])
         except (CheckpointError, OSError):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ class PopulationScheduler:
         left = [n for n in steps if self._has_turns_left(steps[n]) and n not in self.given_up]
         first = [n for n in left if not self._waits(n)]
         order = sorted(first or left, key=lambda n: (steps[n], n))
-        tried = ((n, locked(self.members[n].folder)) for n in order)
+        tried = ((n, self._lock(n)) for n in order)
         acquired = next(((n, lock) for n, lock in tried if lock is not None), None)
         if acquired is None:
             return bool(left), None
@@ -122,9 +123,12 @@ class PopulationScheduler:
         self._busy.add(number)
         return True, (self.members[number], lock, steps[number])
 
+    def _lock(self, number: int) -> Lock | None:
+        return locked(self.members[number].folder, Path(self.population.output))
+
     def _is_locked(self, number: int) -> bool:
         """Return whether another thread or process holds a member's lock."""
-        lock = locked(self.members[number].folder)
+        lock = self._lock(number)
         if lock is not None:
             lock.release()
         return lock is None

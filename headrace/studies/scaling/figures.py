@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.processes import safe_files
 from headrace.rundir.files import read_jsonl
 from headrace.studies.aggregation import Row, grouped, over_present
 from headrace.studies.scaling.model import PARTS
@@ -96,7 +96,7 @@ def time_to_target(lines: Lines, target_return: float | None) -> float | None:
 
 def final_return(run_dir: Path) -> float | None:
     """Return the mean return of the final evaluation, or else of the latest episodes."""
-    summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    summary = safe_files.read_json(run_dir / "summary.json")
     if summary.get("evaluation"):
         return summary["evaluation"]["mean"]
     lines = evaluations(run_dir)

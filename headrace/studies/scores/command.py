@@ -14,6 +14,7 @@ from headrace.envs.names import resolve
 from headrace.envs.suites import Scores, Suite
 from headrace.envs.tasks import named_in
 from headrace.errors import CheckpointError, ConfigError, require
+from headrace.processes import safe_files
 from headrace.rundir.curves import by_settings as by_settings_of
 from headrace.studies import plotting, statistics
 from headrace.studies.aggregation import grouped, mean_se
@@ -226,7 +227,7 @@ def _is_file(runs: Sequence[Path]) -> bool:
 
 def _of_file(file: Path) -> dict[str, list[float]]:
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = safe_files.read_json(file)
         if not values:
             raise ValueError("it is empty")
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from headrace.errors import ConfigError, nearest, require, shown
 from headrace.evaluation import MAX_PARALLEL
 from headrace.games.vector import agents_of
 from headrace.nn.inputs import info_mask
+from headrace.processes import safe_files
 from headrace.rundir.atomic_files import checkpoint_errors, write_json
 from headrace.studies.scores.runs import score_of
 
@@ -136,7 +136,7 @@ def before(file: Path) -> dict[str, Any]:
         ConfigError: the file isn't one of references, or can't be read.
     """
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8"))["tasks"])
+        return dict(safe_files.read_json(file)["tasks"])
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -154,7 +154,7 @@ def read(name: str) -> Suite:
     if file.suffix != ".json":
         return suite(name)
     try:
-        tasks = json.loads(file.read_text(encoding="utf-8"))["tasks"]
+        tasks = safe_files.read_json(file)["tasks"]
         numbers = {task: (one["random"], one["reference"]) for task, one in tasks.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} holds no reference scores ({error!r})") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any, NamedTuple
 from headrace.config.algorithms import RESERVED
 from headrace.errors import CheckpointError, shown
 from headrace.nn.network import Network
+from headrace.processes import safe_files
+from headrace.rundir.atomic_files import foreign_values
 from headrace.rundir.config_file import defaults_of, flat_settings
 from headrace.rundir.curves import RunCurves
 
@@ -39,7 +40,7 @@ class RunScore(NamedTuple):
 
 def check_ended(run_dir: Path) -> None:
     """Raise RuntimeError if a run that has written its summary was interrupted."""
-    summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    summary = safe_files.read_json(run_dir / "summary.json")
     if summary.get("interrupted"):
         raise RuntimeError(f"{run_dir} was interrupted at {summary['env_steps']:,} steps")
 
@@ -51,11 +52,18 @@ def score_of(run_dir: Path) -> RunScore:
         CheckpointError: the run has no summary. NoScore: no evaluation and no episode ended.
     """
     try:
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-        config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["config"]
-    except (OSError, ValueError, KeyError) as error:
-        why = f"{shown(str(run_dir))} isn't a finished run ({type(error).__name__})"
+        summary = safe_files.read_json(run_dir / "summary.json")
+        config = safe_files.read_json(run_dir / "config.json")["config"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        why = f"{shown(str(run_dir))} isn't a finished run ({reason})"
         raise CheckpointError(why) from error
+    with foreign_values(run_dir):
+        return _score_in(run_dir, summary, config)
+
+
+def _score_in(run_dir: Path, summary: dict[str, Any], config: dict[str, Any]) -> RunScore:
+    """Return the score of a run with this summary and these settings."""
     value, tasks = _evaluated(summary) if summary.get("evaluation") else _trained(summary)
     if value is None or not all(
         x is not None and math.isfinite(x) for x in (value, *tasks.values())

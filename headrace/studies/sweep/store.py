@@ -19,6 +19,7 @@ import numpy as np
 
 from headrace.errors import CheckpointError
 from headrace.extras import needs
+from headrace.processes import safe_files
 from headrace.rundir.atomic_files import checkpoint_errors
 from headrace.rundir.lock import Lock, locked
 from headrace.studies.identity import alone, check_same
@@ -50,7 +51,7 @@ class _JournalLock:
 
     def acquire(self) -> bool:
         file, until = self._file.with_suffix(".lock"), time.monotonic() + _WAIT_S
-        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = safe_files.lock_descriptor(file)
         while True:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,10 +64,14 @@ class _JournalLock:
                         "the sweep's journal: stop that process and start the command again"
                     ) from None
             time.sleep(_LOOK_S)
-        with contextlib.suppress(FileNotFoundError), self._file.open("rb+") as journal:
-            if journal.seek(0, os.SEEK_END) and not _ends_a_line(journal):
+        with contextlib.suppress(FileNotFoundError):
+            with safe_files.opened(self._file, safe_files.LINES_BYTES) as journal:
+                size = journal.seek(0, os.SEEK_END)
+                if not size or _ends_a_line(journal):
+                    return True
                 journal.seek(0)
-                journal.truncate(journal.read().rfind(b"\n") + 1)
+                end = journal.read().rfind(b"\n") + 1
+            safe_files.truncate(self._file, end)
         return True
 
     def release(self) -> None:
@@ -83,6 +88,8 @@ def storage(folder: Path) -> Any:
     """Return Optuna's storage in the folder of a sweep, for use by one thread."""
     journal = optuna().storages.journal
     file = folder / "journal.log"
+    if os.path.lexists(file) and not safe_files.is_file(file):  # Optuna would follow a link
+        raise CheckpointError(f"{file} is not a regular file: remove it")
     return optuna().storages.JournalStorage(
         journal.JournalFileBackend(str(file), lock_obj=_JournalLock(file))
     )
@@ -136,7 +143,7 @@ class Store:
         with alone(self._folder):
             for trial in self.trials():
                 if not trial.state.is_finished() and trial.number not in given_up:
-                    lock = locked(self._sweep.trial_dir(trial.number))
+                    lock = locked(self._sweep.trial_dir(trial.number), self._folder)
                     if lock is None:
                         continue
                     if self.trials()[trial.number].state.is_finished():
@@ -146,7 +153,7 @@ class Store:
             number = len(self.trials())
             if number >= self._sweep.trials:
                 return None
-            lock = locked(self._sweep.trial_dir(number))
+            lock = locked(self._sweep.trial_dir(number), self._folder)
             if lock is None:  # new trials are never locked
                 raise CheckpointError(f"{self._sweep.trial_dir(number)} is locked by others")
             return self._claimed(number, lock)

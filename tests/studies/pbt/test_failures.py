@@ -184,7 +184,7 @@ def test_members_that_another_host_tries_are_waited_for(tmp_path):
     elsewhere.release()
     with pytest.raises(HeadraceError) as raised:  # and keep its frame
         here.turn(None)
-    assert locked(population.member_dir(1)) is not None  # of whom it has let go
+    assert locked(population.member_dir(1), tmp_path) is not None  # of whom it has let go
     assert "of 2 members" in str(raised.value)
 
 

@@ -62,5 +62,5 @@ def printable_output() -> Iterator[None]:
 
 
 def _restore(name: str, ours: object, stream: object) -> None:
-    if getattr(sys, name) is ours:  # otherwise somebody has replaced it meanwhile
+    if getattr(sys, name) is ours:  # otherwise it was replaced inside the block
         setattr(sys, name, stream)

@@ -163,7 +163,7 @@ def test_a_summary_of_something_else_is_no_traceback(values, run, capsys):
 
 
 def summed(folder):
-    """Update the checksums of a checkpoint, as somebody who alters it would."""
+    """Update the checksums of a checkpoint, as an attacker would."""
     lines = (folder / checksums.NAME).read_text().splitlines()
     hashes = {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest()

@@ -17,7 +17,7 @@ ALGOS = {
     "a2c": hr.A2C(learning_rate=5e-3, entropy_coef=0.01, lam=0.95),
     "a3c": hr.A3C(learning_rate=5e-3, entropy_coef=0.01, lam=0.95, optimizer="adam"),
     "ppo": hr.PPO(learning_rate=3e-3, entropy_coef=0.01, epochs=4, minibatches=4),
-    "impala": hr.IMPALA(learning_rate=5e-3, entropy_coef=0.01, lam=0.95),
+    "impala": hr.IMPALA(learning_rate=5e-3, entropy_coef=0.01, epochs=2, minibatches=2),
     "appo": hr.APPO(learning_rate=5e-3, entropy_coef=0.01, epochs=2, minibatches=2),
     "impact": hr.IMPACT(learning_rate=3e-3, entropy_coef=0.01, buffer_size=2, passes=4),
 }

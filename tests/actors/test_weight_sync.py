@@ -150,7 +150,7 @@ def test_what_actors_are_told_is_the_mean_over_each_fresh_rollout(tiny, record, 
         )
     )
     assert (
-        trainer.learner._chunks._num_threads == 4
+        trainer.learner._chunks.num_threads == 4
     )  # 21 columns or more: chunks cut rollouts in two
     assert len(record.noted) == len(record.expected) >= 12
     assert record.noted == pytest.approx([x for _, x in record.expected], rel=2e-3, abs=1e-8)

@@ -31,6 +31,7 @@ class Member:
     """The league run of a training run, without the training run."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
+        path.mkdir(parents=True, exist_ok=True)
         games = Pennies()
         spaces = games.single_observation_space, games.single_action_space
         probe = SimpleNamespace(env=Pennies, agents=games.agents, info_mask=False,

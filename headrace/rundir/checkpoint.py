@@ -323,8 +323,9 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
         weights = safetensors.torch.load(safe_files.read_bytes(file, most, root))
     except (OSError, SafetensorError) as error:
         raise _corrupt(file, error) from error
+    trained = {name for name, _ in policy.named_parameters()}  # buffers may be infinite
     for name, value in weights.items():
-        if value.is_floating_point() and not value.isfinite().all():
+        if name in trained and not value.isfinite().all():
             raise _corrupt(file, f"its {name} has values that are not finite")
     ours = {name: list(value.shape) for name, value in policy.state_dict().items()}
     theirs = {name: list(value.shape) for name, value in weights.items()}

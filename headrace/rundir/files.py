@@ -279,7 +279,7 @@ def truncate_jsonl(path: Path, env_steps: int, updates: int, root: Path | None =
         return bool(text.endswith(b"\n") and within)
 
     with checkpoint_errors(path):
-        before = safe_files.read_bytes(path, safe_files.LINES_BYTES, root)
+        before = safe_files.read_bytes(path, safe_files.machine_bytes(), root)
         after = b"".join(line for line in before.splitlines(keepends=True) if kept(line))
         if before.startswith(after):
             safe_files.truncate(path, len(after), root)

@@ -192,7 +192,7 @@ def new_games(league: Path, run: str, offsets: Offsets) -> dict[str, tuple[int, 
     moved = Offsets()
     for file in sorted((league / RUNS / run).glob("games-*.jsonl")):
         at = offsets.get(file.name, 0)
-        most = safe_files.LINES_BYTES
+        most = safe_files.machine_bytes()
         with checkpoint_errors(file, "read"), safe_files.opened(file, most, league) as opened:
             if os.fstat(opened.fileno()).st_size <= at:
                 continue

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.algos import ALGORITHMS
 from headrace.config import Config
 from headrace.envs.names import Tasks
 from headrace.envs.probe import Probe
@@ -267,10 +268,15 @@ class Checkpointer:
     def _state_in(self, folder: Path) -> dict[str, Any]:
         """Load a checkpoint's training state if its values are like those of a new run."""
         _, learner, progress, episodes, _ = self._saved
+        trained, own = learner.state_dict(), learner.own_state()
+        if self._config.algo_name not in ALGORITHMS:  # its state may hold any plain values
+            own = {}
+            for one in trained.get("policies", {"": trained}).values():
+                one["state"] = {}
         fresh = {
             **progress.state_dict(),
-            "learner": learner.state_dict(),
-            "own": [learner.own_state()],
+            "learner": trained,
+            "own": [own],
             "episodes": [episodes.state_dict()],
         }
         state = checkpoint.load_trainer(folder)
@@ -298,9 +304,9 @@ class Checkpointer:
 
 
 def _check_finite(policy: AnyPolicy) -> None:
-    """Raise NonFinite if a weight isn't finite."""
-    for name, weight in policy.state_dict().items():
-        if weight.is_floating_point() and not weight.isfinite().all():
+    """Raise NonFinite if a weight isn't finite; buffers may be infinite, such as masks."""
+    for name, weight in policy.named_parameters():
+        if not weight.isfinite().all():
             raise NonFinite(f"{name} has values that are not finite, so it is not saved")
 
 

@@ -203,6 +203,21 @@ def test_training_changes_an_own_torso_and_leaves_the_given_module_alone(tiny, f
     assert_equal(trainer.policy, hr.load(config.run_dir, network=Network(torso=module)))
 
 
+class Masked(nn.Linear):
+    """Has an infinite buffer, as attention has for later positions."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 8)
+        self.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+
+
+def test_infinite_buffers_of_a_torso_are_saved_and_loaded(tiny, finish):
+    network = Network(torso=Masked())
+    config = tiny(network=network, transport="serial", total_steps=128)
+    trainer, _ = finish(config)
+    assert_equal(trainer.policy, hr.load(config.run_dir, network=network))
+
+
 def test_a_torso_without_a_name_needs_the_network_to_load(tiny, finish):
     network = Network(torso=lambda space: make_torso(space))
     config = tiny(network=network, transport="serial")

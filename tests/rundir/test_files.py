@@ -9,6 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headrace.api import resume_config
+from headrace.processes import safe_files
 from headrace.rundir import checkpoint
 from headrace.rundir.files import RunLog, append_jsonl, read_jsonl
 from tests.rundir.test_result import make_result
@@ -31,6 +32,15 @@ def write(log: RunLog, *steps: int, sps: float) -> None:
     for env_steps in steps:
         log.result(make_result(env_steps=env_steps, updates=env_steps // 10, sps=sps))
     log.close()
+
+
+def test_a_long_run_is_continued_whatever_the_size_of_its_files(tmp_path, monkeypatch):
+    file = tmp_path / "iterations" / "rank_0.jsonl"
+    file.parent.mkdir()
+    append_jsonl(file, [{"env_steps": steps, "update": steps // 10} for steps in (10, 20, 30)])
+    monkeypatch.setattr(safe_files, "LINES_BYTES", 10)  # of files that are only shown
+    write(RunLog(tmp_path, 1, keep_until=(20, 2)), sps=1.0)
+    assert file.read_bytes().count(b"\n") == 2
 
 
 def test_results_and_events_beyond_the_checkpoint_are_replaced_on_resume(tmp_path):

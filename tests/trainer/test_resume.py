@@ -198,6 +198,27 @@ def test_a_line_of_metrics_cut_by_a_crash_is_dropped_on_resume(tiny, finish):
     assert len(file.read_text().splitlines()) == len(steps)
 
 
+class Unusual(hr.A2C):
+    """Has a state of values that no built-in algorithm has."""
+
+    def init(self, policy):
+        return super().init(policy) | {"best": -np.inf, "mean": None, "count": 0}
+
+    def after_step(self, policy, state, metrics):
+        state["mean"], state["count"] = torch.ones(2), torch.tensor(1.0)
+        return False
+
+
+def test_a_custom_algorithm_may_save_any_plain_values(tiny, finish):
+    config = tiny(algo=Unusual(), transport="serial", total_steps=128)
+    finish(config)
+    state = checkpoint.load_trainer(checkpoint.find(config.run_dir))["learner"]["state"]
+    assert (state["best"], state["mean"].tolist()) == (-np.inf, [1.0, 1.0])
+    trainer, _ = finish(tiny(algo=Unusual(), transport="serial", total_steps=256, resume=True))
+    assert trainer.env_steps >= 256
+    assert trainer.learner.state["best"] == -np.inf
+
+
 def test_checkpoints_are_due_by_time_as_well_as_by_steps(tiny, monkeypatch):
     saved_at = []
     monkeypatch.setattr(

@@ -24,6 +24,8 @@ _REMEDIES = {
     errno.ENOENT: "the folder was removed or renamed: create it again",
     errno.ENOTDIR: "choose another run_dir",
     errno.ENAMETOOLONG: "choose a shorter run_dir",
+}
+_REMEDIES_IF_REFUSED = {  # by safe_files
     errno.ELOOP: "replace the link with what it names",
     errno.EMLINK: "replace it with a copy",
     errno.EINVAL: "remove it",
@@ -38,8 +40,10 @@ def checkpoint_errors(path: Path, action: str = "written") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, "check that disk")
-        reason = error.strerror or str(error)
+        number, reason = error.errno or 0, error.strerror or str(error)
+        is_of_system = reason == os.strerror(number)  # such as a limit of the size of files
+        remedies = _REMEDIES if is_of_system else _REMEDIES | _REMEDIES_IF_REFUSED
+        remedy = remedies.get(number, "check that disk")
         raise CheckpointError(f"{path} can't be {action} ({reason}): {remedy}") from error
 
 

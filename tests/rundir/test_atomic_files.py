@@ -210,6 +210,14 @@ def test_torchs_own_errors_hide_no_full_disk(tmp_path, monkeypatch, bytes_left):
         parts().save(tmp_path, 64)
 
 
+def test_only_files_that_are_refused_should_be_removed(tmp_path):
+    """The system's own EFBIG means a limit, such as ulimit -f, and the file is the run's."""
+    for reason, remedy in (("it has 9 bytes", "remove it"), (os.strerror(errno.EFBIG), "disk")):
+        named = atomic_files.checkpoint_errors(tmp_path / "metrics.jsonl")
+        with pytest.raises(CheckpointError, match=f"{reason}.*{remedy}"), named:
+            raise OSError(errno.EFBIG, reason)
+
+
 def test_lines_are_added_whole_or_not_at_all(tmp_path, small):
     file = small / "lines"
     append(file, b"first\n")

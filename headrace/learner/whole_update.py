@@ -25,7 +25,7 @@ from headrace.ops import tree
 from headrace.ops.losses import LossTerms
 from headrace.types import Batch, State
 
-_LEAST = 64  # steps of a part that are worth a thread, if no actor needs its core
+_MOST_PARTS, _PER_PART = 8, 32  # parts of a minibatch; steps of each, per part
 _STEERS = ("batches", "terms", "loss", "after_step")  # methods that determine an update
 
 
@@ -71,7 +71,7 @@ class WholeUpdate:
     """Takes an update's steps with a compiled network; used by one thread.
 
     Args:
-        chunks: how batches are split; each part of a minibatch has a thread.
+        chunks: how batches are split; threads share the parts of a minibatch.
     """
 
     def __init__(self, network: NativeNetwork, optimizer: Optimizer, chunks: Chunks) -> None:
@@ -92,14 +92,17 @@ class WholeUpdate:
         )
 
     def _parts(self, algorithm: Hyperparameters, size: int) -> int:
-        """Return the number of threads that share a minibatch of ``size`` samples.
+        """Return the number of parts of a minibatch of ``size`` samples, which threads share.
 
-        Actors of synchronous training wait for the update, and leave their cores to it.
+        Actors of synchronous training wait for the update, and leave their cores to it. The number
+        then depends on the size alone, so that results don't depend on the number of threads.
         """
-        threads, least = self._chunks.num_threads, _LEAST
         if algorithm.max_lag > 0:
-            least = max(least, self._chunks.min_steps)
-        return max(1, min(threads, -(-size // least)))
+            return max(1, min(self._chunks.num_threads, -(-size // self._chunks.min_steps)))
+        parts = _MOST_PARTS
+        while parts > 1 and size < _PER_PART * parts**2:
+            parts //= 2
+        return parts
 
     def steps(
         self, batches: Minibatches, algorithm: Hyperparameters, state: State, learning_rate: float
@@ -140,6 +143,7 @@ class WholeUpdate:
         gradient = torch.zeros_like(flat)  # other parameters keep 0
         update.steps, update.size = len(sums), len(flat)
         update.parts = self._parts(algorithm, max(sizes))
+        update.threads = min(self._chunks.num_threads, update.parts)
         update.most = -(-max(sizes) // update.parts)
         update.order, update.start, update.x = order.data_ptr(), start.data_ptr(), x.data_ptr()
         update.mask = None if mask is None else mask.data_ptr()

@@ -65,6 +65,7 @@ typedef struct {
 typedef struct {
     int64_t steps, most, size; /* optimiser steps, most samples of a part, number of parameters */
     int64_t parts, bytes;      /* of each step's samples; memory of each part: update_bytes() */
+    int64_t threads;           /* at most as many as parts */
     const int64_t *order;      /* samples of all steps, one step after another */
     const int64_t *start;      /* [steps + 1] positions in order */
     const void *x;             /* [samples, inputs] */

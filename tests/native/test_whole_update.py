@@ -76,12 +76,33 @@ def test_updates_at_once_are_those_of_single_steps(monkeypatch):
     assert len(calls) > 60  # two per learner with minibatches
 
 
-def test_actors_that_wait_leave_their_cores_to_the_update():
-    sizes = (1, 64, 65, 300, 10_000)
-    for algo, parts in ((hr.PPO(), (1, 1, 2, 3, 3)), (hr.APPO(), (1, 1, 1, 1, 3))):
-        learner, _, _ = pair(3, algo, threads=3)
-        assert tuple(learner._whole_update._parts(algo, size) for size in sizes) == parts
+def test_parts_of_synchronous_updates_depend_on_the_size_alone():
+    sizes = (1, 127, 128, 511, 512, 2048, 10_000)
+    for threads in (1, 3):
+        learner, _, _ = pair(3, hr.PPO(), threads=threads)
+        parts = [learner._whole_update._parts(learner.algorithm, size) for size in sizes]
+        assert parts == [1, 1, 2, 2, 4, 8, 8]
         learner.close()
+    learner, _, _ = pair(3, hr.APPO(), threads=3)
+    assert learner._whole_update._parts(learner.algorithm, 511) == 1
+    assert learner._whole_update._parts(learner.algorithm, 10_000) == 3
+    learner.close()
+
+
+def test_the_number_of_threads_does_not_change_synchronous_updates(monkeypatch):
+    monkeypatch.setattr("headrace.learner.whole_update._PER_PART", 1)
+    calls = count_calls(monkeypatch)
+    for seed in range(20):
+        weights = []
+        for threads in (1, 2, 3):
+            learner, other, batch = pair(seed, hr.PPO(epochs=2, minibatches=2), threads=threads)
+            learner.train(lambda: batch, 1e-3)  # noqa: B023
+            weights.append(learner.optimizer.memory["flat"].clone())
+            learner.close()
+            other.close()
+        assert torch.equal(weights[0], weights[1])
+        assert torch.equal(weights[0], weights[2])
+    assert len(calls) > 30
 
 
 MUTANTS = [

@@ -87,8 +87,11 @@ class JobSpec:
         if _OVERWRITE not in self.from_scratch:
             return self.from_scratch
         if _is_used(run_dir) and not _is_held(run_dir):
-            free = (run_dir.with_name(f"{run_dir.name}.start-{n}") for n in itertools.count(1))
-            run_dir.rename(next(path for path in free if not os.path.lexists(path)))
+            here = run_dir.resolve()  # a link to a folder stays one
+            free = (here.with_name(f"{here.name}.start-{n}") for n in itertools.count(1))
+            here.rename(next(path for path in free if not os.path.lexists(path)))
+            if run_dir.is_symlink():
+                here.mkdir()
         return [word for word in self.from_scratch if word != _OVERWRITE]
 
 

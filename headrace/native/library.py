@@ -115,7 +115,10 @@ class Update(ctypes.Structure):
     """The samples and the memory of an update's optimiser steps; ``dense.c`` describes them."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("steps", "most", "size", "parts", "bytes", "threads")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("steps", "most", "size", "parts", "bytes", "threads")
+        ),
         *((name, ctypes.c_void_p) for name in ("order", "start", "x", "mask")),
         ("normalize", ctypes.c_int64),
         ("max_norm", ctypes.c_double),

@@ -53,6 +53,8 @@ def folder(path: Path, root: Path | None = None) -> Iterator[int]:
             followed.
     """
     root = path if root is None else root
+    if not path.is_relative_to(root):
+        raise OSError(errno.ELOOP, f"{path} is outside of {root}")
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in path.relative_to(root).parts:
@@ -272,7 +274,8 @@ def _remove(name: str, inside: int, levels: int) -> None:
     descriptor = os.open(name, _FOLDER, dir_fd=inside)
     try:
         for entry in os.listdir(descriptor):
-            _remove(entry, descriptor, levels - 1)
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                _remove(entry, descriptor, levels - 1)
     finally:
         os.close(descriptor)
     os.rmdir(name, dir_fd=inside)

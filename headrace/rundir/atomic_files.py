@@ -61,6 +61,9 @@ def foreign_values(*run_dirs: Path) -> Iterator[None]:
         yield
     except HeadraceError:
         raise
+    except (OSError, MemoryError) as error:
+        where = ", ".join(map(str, run_dirs))
+        raise CheckpointError(f"{where}: {shown(error)}") from error
     except FOREIGN as error:
         where = ", ".join(map(str, run_dirs))
         raise CheckpointError(

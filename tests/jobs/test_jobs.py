@@ -151,6 +151,19 @@ class TestOrders:
         assert spec.words(self.run_dir, "1") == ["train"]
         assert not self.run_dir.with_name("run.start-3").exists()  # it was empty
 
+    def test_a_link_to_a_directory_stays_one(self):
+        spec, target = JobSpec(["train"], ["train", "--overwrite"], ["resume"]), self.run_dir
+        link = target.with_name("link")
+        spec.words(link, "1")
+        target.mkdir()
+        (target / "metrics.jsonl").write_text("of start 1")
+        link.symlink_to(target)
+        assert spec.words(link, "1") == ["train"]
+        assert link.is_symlink()
+        assert link.is_dir()
+        assert not any(link.iterdir())
+        assert target.with_name(f"{target.name}.start-1").is_dir()
+
     def test_a_directory_in_which_another_process_trains_stays(self):
         spec = JobSpec(["train"], ["train", "--overwrite"], ["resume"])
         spec.words(self.run_dir, "1")

@@ -155,6 +155,22 @@ def test_a_path_does_not_lead_out(run, victim):
         safe_files.read_bytes(run / ".." / "victim", 1000, run)
 
 
+def test_a_file_that_another_process_removes_first_is_no_error(run, monkeypatch):
+    folder = run / "many"
+    folder.mkdir()
+    for name in "abcde":
+        (folder / name).touch()
+    names = os.listdir(folder)
+    monkeypatch.setattr(safe_files.os, "listdir", lambda _: ["gone", *names])
+    safe_files.remove(folder, run)
+    assert not folder.exists()
+
+
+def test_a_path_elsewhere_is_an_os_error(run):
+    with pytest.raises(OSError, match="outside of"), safe_files.folder(run.parent / "x", run):
+        pass
+
+
 def test_sizes_are_checked_before_reading(run, monkeypatch):
     with (run / "sparse").open("wb") as file:
         file.truncate(1 << 40)

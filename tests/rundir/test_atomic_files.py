@@ -237,3 +237,10 @@ def test_a_pointer_that_cannot_be_written_keeps_what_it_said(tmp_path, monkeypat
     with pytest.raises(CheckpointError, match="latest can't be written"):
         checkpoint.point("latest", second)
     assert checkpoint.find(tmp_path) == first
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file"), MemoryError()], ids=repr)
+def test_errors_of_the_system_are_not_blamed_on_values(error, tmp_path):
+    with pytest.raises(CheckpointError) as told, atomic_files.foreign_values(tmp_path):
+        raise error
+    assert "didn't write" not in str(told.value)

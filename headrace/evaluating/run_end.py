@@ -16,7 +16,7 @@ from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import return_freed_memory, signals_held, stop_signals
 from headrace.rundir import checkpoint
-from headrace.rundir.atomic_files import checkpoint_errors, write_json
+from headrace.rundir.atomic_files import ForeignValues, checkpoint_errors, write_json
 from headrace.rundir.health import conclude
 from headrace.rundir.plot import plot
 
@@ -124,6 +124,9 @@ def _attempt(
             write()
     except HeadraceError as error:
         text = str(error)
+        if isinstance(error, ForeignValues):  # in files that this run has written
+            text = f"{name} of {run_dir} failed; the run is otherwise complete"
+            text += f" ({on_one_line(error.__cause__ or error)})"
     except Exception as error:  # errors in reports must not fail the run
         text = f"{name} of {run_dir} failed; the run is otherwise complete ({on_one_line(error)})"
     else:

@@ -132,6 +132,16 @@ def end_stopped_server() -> None:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
+def _continue_server() -> None:
+    """Continue the fork server if it is stopped, so that it notices the end of this process."""
+    from multiprocessing import forkserver
+
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    with contextlib.suppress(OSError):
+        if pid is not None and hasattr(signal, "SIGCONT"):
+            os.kill(pid, signal.SIGCONT)
+
+
 def _ensure_server() -> None:
     """Start this process's fork server, with the mark of this process tree, unless it runs."""
     from multiprocessing import forkserver
@@ -146,8 +156,8 @@ def _ensure_server() -> None:
     head = _environ(orphan_guard.HEAD, str(os.getpid()))
     with marked(), head, _unnamed_socket() if _CAN_UNNAME else contextlib.nullcontext():
         forkserver.ensure_running()
-    atexit.unregister(end_stopped_server)
-    atexit.register(end_stopped_server)  # it would not notice the end of this process
+    atexit.unregister(_continue_server)
+    atexit.register(_continue_server)
 
 
 def _own_server_runs() -> bool:

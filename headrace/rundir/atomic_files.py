@@ -54,9 +54,17 @@ FOREIGN = (
 )
 
 
+class ForeignValues(CheckpointError):
+    """Code failed on values of a run directory; ``__cause__`` is its error."""
+
+
 @contextlib.contextmanager
 def foreign_values(*run_dirs: Path) -> Iterator[None]:
-    """Turn errors of code that uses values of run directories into a CheckpointError."""
+    """Turn errors of code that uses values of run directories into a CheckpointError.
+
+    Raises:
+        ForeignValues: the error isn't one of the system.
+    """
     try:
         yield
     except HeadraceError:
@@ -66,7 +74,7 @@ def foreign_values(*run_dirs: Path) -> Iterator[None]:
         raise CheckpointError(f"{where}: {shown(error)}") from error
     except FOREIGN as error:
         where = ", ".join(map(str, run_dirs))
-        raise CheckpointError(
+        raise ForeignValues(
             f"{where}: a file holds values that headrace didn't write ({shown(error)})"
         ) from error
 

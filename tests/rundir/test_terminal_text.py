@@ -108,7 +108,7 @@ def test_the_closing_screen_and_tables_of_studies_show_names_as_they_are(
 
 def test_the_closing_screen_has_results_first_and_whole_paths_last(tiny, tmp_path):
     run_dir = tmp_path / "a-long-name-of-a-folder" / ("of-a-run" * 10)
-    run_dir.mkdir(parents=True)
+    (run_dir / "checkpoints" / "latest").mkdir(parents=True)
     (run_dir / "report.html").touch()
     console = Console(file=io.StringIO(), width=80)
     Report(tiny(), console).end(run_dir, SUMMARY | {"warnings": [{"name": "kl-high"}]})

@@ -106,7 +106,15 @@ def test_signals_that_a_launcher_has_blocked_stop_a_run(number):
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_ctrl_c_is_not_blocked_in_a_command(monkeypatch):
+@pytest.fixture
+def ctrl_c():
+    """Handle SIGINT as in a terminal; programs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_is_not_blocked_in_a_command(ctrl_c):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ends_in_one_line(lambda argv: 0)([])
@@ -115,7 +123,7 @@ def test_ctrl_c_is_not_blocked_in_a_command(monkeypatch):
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(tiny, monkeypatch):
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(tiny, ctrl_c, monkeypatch):
     """Python ignores exceptions in callbacks of weak references, as matplotlib has them."""
 
     def plot(runs):

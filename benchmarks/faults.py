@@ -1,8 +1,8 @@
-"""Faults at every phase of a run: does it end well, leave nothing behind, and continue?
+"""Injects faults into every phase of short runs, and checks that they end cleanly and resume.
 
 Each trial draws a backend, a phase and a fault, runs a short training with it, and then resumes
 the run. The same seed and number draw the same trial. A trial fails if a command hangs, prints a
-traceback or an error without a sentence, leaves processes or shared memory behind, loses more
+traceback, fails without a message, leaves processes or shared memory behind, loses more
 steps than the checkpoint interval allows, or can't be resumed.
 
     python benchmarks/faults.py                       an hour; needs Linux
@@ -28,7 +28,7 @@ import tyro
 from faults_run import Fault, run_trial
 
 BACKENDS = ("serial", "shm", "learners", "ray", "cluster_env")
-PHASES = {  # the name of a file that is opened in it, and which times
+PHASES = {  # the file whose opening marks the phase, and which openings of it
     "start": ("config.json", (1,)),
     "first update": ("metrics.jsonl", (1,)),
     "training": ("metrics.jsonl", (1,)),  # a little later
@@ -39,7 +39,7 @@ PHASES = {  # the name of a file that is opened in it, and which times
     "plot": ("curve.png", (1,)),
     "report": ("report.html", (1,)),
 }
-OUTSIDE = {  # faults from outside: the process, the signal, and whether it is continued later
+OUTSIDE = {  # faults from outside: the process and the signal
     "kill the command": ("command", signal.SIGKILL),
     "interrupt the command": ("command", signal.SIGINT),
     "interrupt the group": ("group", signal.SIGINT),
@@ -50,7 +50,7 @@ OUTSIDE = {  # faults from outside: the process, the signal, and whether it is c
     "terminate a child": ("child", signal.SIGTERM),
     "stop a child": ("child", signal.SIGSTOP),
 }
-INSIDE = {  # faults of the process that opens the file: action and value
+INSIDE = {  # faults inside the process that opens the file: action and value
     "no space": ("error", errno.ENOSPC),
     "input/output error": ("error", errno.EIO),
     "read-only": ("error", errno.EROFS),
@@ -115,14 +115,14 @@ def main(args: Args) -> int:
 
 
 def trial(args: Args, number: int, path: Path | None) -> list[str]:
-    """Run one trial and record it; returns what went wrong."""
+    """Run one trial and record it; return a list of problems."""
     fault = drawn(args.seed, number, args.backends)
     with tempfile.TemporaryDirectory() as folder:
         result = run_trial(fault, Path(folder), seed=number)
         if path is None or result.faults:
             print("\n".join(f"    {line}" for line in result.output.splitlines()[-60:]))
     what = f"{fault.backend}: {fault.name} at {fault.phase}"
-    said = "; ".join(result.faults) or "right"
+    said = "; ".join(result.faults) or "ok"
     print(f"{number:4d} {what}{'' if result.happened else ' (never)'}: {said}", flush=True)
     if path is not None:
         row = {"seed": args.seed, "trial": number, "backend": fault.backend, "what": what}

@@ -12,7 +12,7 @@ SECONDS = 4.0
 
 
 def main(run_dir: Path) -> None:
-    """Take random actions, and write how many steps were taken, as a run writes its results."""
+    """Take random actions, and write the number of steps to the files that a run would write."""
     run_dir.mkdir(exist_ok=True)
     config = {"env_name": "CartPole-v1", "envs_per_node": 8}
     end, steps = time.monotonic() + SECONDS, 0

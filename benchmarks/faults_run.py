@@ -21,10 +21,10 @@ from chaos_run import env_steps, last_result
 
 MARK = "HEADRACE_FAULT_TRIAL"  # environment variable of all processes of a trial
 INTERVAL = 5_000  # steps between checkpoints
-IN_FLIGHT = 4 * 512  # steps of rollouts that may be on their way, and of the last update
+IN_FLIGHT = 4 * 512  # steps of rollouts in flight and of the last update
 TOTAL = 40_000
-_LIMIT_S = {"ray": 180.0}  # a command that takes longer hangs
-_STOPPED_S = 3.0  # until a stopped process continues
+_LIMIT_S = {"ray": 180.0}  # longer commands count as hanging
+_STOPPED_S = 3.0  # after which a stopped process continues
 FLAGS = {
     "env-id": "chaos_env:CountedCartPole", "engine": "sync", "num-actors": 2, "envs-per-actor": 8,
     "fragment-length": 32, "total-steps": TOTAL, "checkpoint-interval": INTERVAL,
@@ -45,9 +45,9 @@ class Fault(NamedTuple):
     backend: str
     phase: str
     name: str
-    file: str  # opened for writing; empty: after a time
-    number: int  # which open
-    late_s: float  # seconds later
+    file: str  # opened for writing; empty: the fault depends on time alone
+    number: int  # which opening of the file, from 1
+    late_s: float  # delay after that, or after the start
     what: str  # the process that gets a signal, or an action of fault_hooks
     value: Any
 
@@ -120,7 +120,7 @@ def _environment(folder: Path, mark: str) -> dict[str, str]:
 
 
 def _hook(fault: Fault, happened: Path) -> dict[str, str]:
-    """Return the variable that injects a fault, or tells when to cause it from outside."""
+    """Return the variable that injects a fault, or marks the time to cause it from outside."""
     if not fault.file:
         return {}
     action, value = (fault.what, fault.value) if fault.what in _ACTIONS else ("mark", None)
@@ -140,7 +140,7 @@ def _watched(
     seed: int,
     total: Outcome | None = None,
 ) -> int | None:
-    """Run a command, and cause its fault from outside; returns its status, or None if it hangs."""
+    """Run a command, cause faults from outside, and return its status; None if it hangs."""
     path, happened = folder / "output.txt", folder / "happened"
     begun, limit = time.monotonic(), _LIMIT_S.get(fault.backend, 120.0)
     due = begun + fault.late_s if not fault.file else None
@@ -173,7 +173,7 @@ def _watched(
 
 
 def _is_own(fault: Fault, text: str) -> bool:
-    """Return True for a traceback of the user's script that ends with a sentence of headrace."""
+    """Return True for a traceback of the user's script that ends with an error of headrace."""
     last = text.strip().splitlines()[-1]
     return fault.backend == "cluster_env" and re.match(r"(headrace\.|Keyboard)", last) is not None
 
@@ -202,14 +202,14 @@ def _cause(fault: Fault, process: subprocess.Popen, mark: str, seed: int) -> Non
 def _check_end(
     fault: Fault, status: int | None, outcome: Outcome, mark: str, before: set[str]
 ) -> None:
-    """Check the exit status and what the command said and left."""
+    """Check the exit status, the messages, and that nothing is left behind."""
     killed = fault.what == "command" and fault.value == signal.SIGKILL and outcome.happened
     said = [line for line in outcome.output.splitlines() if line.startswith("headrace: ")]
     stopped = "to continue: headrace resume" in outcome.output
     if status not in (None, 0) and not killed and fault.backend != "cluster_env":
         by_signal = status in (130, 129, 143, -2, -1, -15)
         if not said and not stopped and not (by_signal and fault.what in ("command", "group")):
-            outcome.faults.append(f"exit status {status} without a sentence")
+            outcome.faults.append(f"exit status {status} without a message")
     _check_left(outcome, mark, before)
 
 
@@ -227,7 +227,7 @@ def _check_left(outcome: Outcome, mark: str, before: set[str]) -> None:
 
 
 def family(mark: str) -> list[psutil.Process]:
-    """Return all live processes of a trial, also orphans."""
+    """Return all live processes of a trial, including orphans."""
     entry, found = f"{MARK}={mark}".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, psutil.Error):

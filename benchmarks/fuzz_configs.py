@@ -1,7 +1,7 @@
-"""Random settings of valid types, as keywords and as flags: each trains and ends, or is refused.
+"""Trains with random settings of valid types, and checks that each is accepted or rejected.
 
 A trial changes a few settings of a short run on a small environment. It fails if the run hangs,
-crashes, or ends with an error that isn't one sentence. The same seed and number draw the same
+crashes, or fails without a one-line message. The same seed and number draw the same
 trial.
 
     python benchmarks/fuzz_configs.py --trials 300
@@ -133,7 +133,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def run_keywords(algorithm: str, env: str, settings: dict[str, Any], folder: Path) -> int:
-    """Train through Python; returns 2 for an error of headrace's."""
+    """Train through Python; return 2 for a HeadraceError."""
     kind = ALGORITHMS[algorithm]
     of_algorithm = {f.name for f in dataclasses.fields(kind) if f.init}
     of_network = {f.name for f in dataclasses.fields(hr.Network) if f.init}

@@ -1,8 +1,8 @@
-"""Damaged run directories: commands that read one end with a result or one sentence.
+"""Runs commands on damaged run directories, and checks that they end with a result or an error.
 
 A trial copies a small run, damages one of its files or folders (cut, changed bits, swapped,
 replaced by a link, a pipe, a folder, other data, or made very large), and runs one command. It
-fails if the command hangs, crashes, ends with an error that isn't one sentence, or changes
+fails if the command hangs, crashes, fails without a one-line message, or changes
 anything outside the run directory. The same seed and number draw the same trial.
 
     python benchmarks/fuzz_runs.py --trials 500
@@ -59,12 +59,12 @@ def main(args: Args) -> int:
         for number in range(args.trials) if args.trial is None else [args.trial]:
             rng = random.Random(f"{args.seed} {number}")
             what, problem, output = trial(run, Path(folder) / "trial", rng)
-            ends[problem or "right"] += 1
+            ends[problem or "ok"] += 1
             if problem or args.trial is not None:
                 print(f"--seed {args.seed} --trial {number}: {what}: {problem}")
                 print("\n".join(f"    {x[:200]}" for x in output.splitlines()[-12:]), flush=True)
     print(f"{sum(ends.values())} trials: {dict(ends)}")
-    return int(bool(set(ends) - {"right"}))
+    return int(bool(set(ends) - {"ok"}))
 
 
 def a_run(folder: Path) -> Path:
@@ -78,7 +78,7 @@ def a_run(folder: Path) -> Path:
 
 
 def trial(run: Path, folder: Path, rng: random.Random) -> tuple[str, str | None, str]:
-    """Damage a copy and run a command; returns what was done, what is wrong, and the output."""
+    """Damage a copy and run a command; return what was done, the problem, and the output."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     copy, outside = folder / "run", folder / "outside"
@@ -114,7 +114,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def signed(run: Path) -> None:
-    """Write checksums that agree with the damaged files, as an attacker would."""
+    """Write checksums that match the damaged files, as an attacker would."""
     for sums in run.glob("checkpoints/*/SHA256SUMS"):
         if sums.is_symlink() or not sums.is_file():
             continue

@@ -22,7 +22,7 @@ class Ended(NamedTuple):
 
     @property
     def problem(self) -> str | None:
-        """Return what is wrong, or None: it succeeded, or ended with one sentence."""
+        """Return the problem; None if the trial succeeded or failed with a message."""
         if self.status is None:
             return "hangs"
         if self.status < 0:
@@ -33,7 +33,7 @@ class Ended(NamedTuple):
         if self.status != 0 and not (
             lines and any(x.startswith("headrace: ") or "For full helptext" in x for x in lines)
         ):
-            return f"exit status {self.status} without a sentence"
+            return f"exit status {self.status} without a message"
         return None
 
 

@@ -81,9 +81,9 @@ class CheckpointError(HeadraceError, RuntimeError):
 
 
 def bounded(text: str, limit: int = 10_000) -> str:
-    """Return text that can be encoded, without its middle if it has more than ``limit`` characters.
+    """Escape characters that can't be encoded, and cut the middle of text longer than ``limit``.
 
-    Errors of environments may hold names of files that are not UTF-8, or megabytes of text.
+    Environment errors may contain file names that are not UTF-8, or megabytes of text.
     """
     if len(text) > limit:
         left_out = f"\n… {len(text) - limit:,} characters left out …\n"

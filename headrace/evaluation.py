@@ -79,8 +79,8 @@ class Evaluation:
     others: dict[str, Evaluation] | None = None
     """Evaluations on the run's ``eval_envs``, by name. The other fields describe the run's own."""
     unfinished: int = 0
-    """Episodes that did not end within the limits of steps and time, and count with their return
-    until then."""
+    """Number of episodes that did not end within the limits of steps and time. They count with
+    their return so far."""
     other_mode: Evaluation | None = None
     """The same evaluation with ``deterministic`` inverted, at the end of a run."""
 
@@ -145,8 +145,9 @@ def evaluate(
         first_index: index of the first environment, see
             :class:`~headrace.envs.context.EnvContext`.
         info_metrics: numbers in infos to collect, as in the setting of a run.
-        max_steps: steps of an episode after which it counts as unfinished.
-        timeout_s: seconds after which all running episodes count as unfinished, for each task.
+        max_steps: limit of an episode's steps. Longer episodes count as unfinished.
+        timeout_s: time limit in seconds, for each task. Episodes still running then count as
+            unfinished.
         notify: called with a line of text about the progress of a long evaluation, and about
             unfinished episodes.
 
@@ -201,7 +202,7 @@ class _Played(NamedTuple):
     episodes: PlayedEpisodes
     agents: Sequence[str]
     metrics: dict[str, float]
-    engine: str  # that was chosen
+    engine: str  # the chosen one
 
 
 def _of_one(policy: AnyPolicy, env: Any, settings: _Settings) -> Evaluation:
@@ -252,7 +253,7 @@ def _play(policy: AnyPolicy, env: Any, settings: _Settings) -> _Played:
 
 
 def _num_threads(policy: AnyPolicy) -> int:
-    """Return the number of threads with which a policy acts fastest."""
+    """Return the number of threads for acting with a policy."""
     one = policy.alike if isinstance(policy, MultiPolicy) else policy
     if type(one.torso) is Encoder and one.torso.is_dense:  # threads would be slower
         return 1

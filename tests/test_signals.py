@@ -124,7 +124,7 @@ def test_ctrl_c_is_not_blocked_in_a_command(ctrl_c):
 
 
 def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(tiny, ctrl_c, monkeypatch):
-    """Python ignores exceptions in callbacks of weak references, as matplotlib has them."""
+    """Python ignores exceptions in callbacks of weak references, which matplotlib uses."""
 
     def plot(runs):
         thing = type("Thing", (), {})()

@@ -1,8 +1,8 @@
 """Injects a fault when a process opens a file for writing; loaded at the start of each process.
 
-The environment variable HEADRACE_FAULT is JSON: ``file`` (a part of the file's name), ``number``
-(which of the matching opens of a process, from 1), ``action`` and its ``value``, and ``mark``, a
-file that the process in which the fault happens creates, so that it happens once.
+The environment variable HEADRACE_FAULT is JSON. ``file`` is a part of the file's name, ``number``
+counts the matching opens of a process from 1, and ``action`` has a ``value``. The first process
+that reaches the fault creates the file ``mark``, so that it happens only once.
 """
 
 from __future__ import annotations

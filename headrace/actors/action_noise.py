@@ -2,10 +2,10 @@
 
 The noise of a fragment is drawn before its steps. White noise is independent at every step.
 Coloured noise has a sequence for each environment and continuous action, which continues in the
-next fragment and begins again with each episode. Discrete actions always have white noise.
+next fragment and restarts with each episode. Discrete actions always have white noise.
 
 State-dependent noise (:mod:`headrace.nn.state_noise`) is computed at each step, from matrices that
-are also drawn here. They don't depend on the order in which environments are ready.
+are also drawn here. These matrices don't depend on the order in which environments are ready.
 
 Every element of coloured noise is standard normal, so each action has the policy's distribution,
 and losses use its log-probability. The dependence between steps is ignored, as in PPO with coloured
@@ -25,7 +25,7 @@ from headrace.nn.state_noise import Explorer
 from headrace.ops.colored_noise import colored_noise
 from headrace.ops.distributions.composite import gaussian_places
 
-_SEQUENCE = 1024  # least steps of a sequence
+_SEQUENCE = 1024  # minimum steps of a sequence
 
 
 class ActionNoise:
@@ -35,7 +35,7 @@ class ActionNoise:
         distribution: action distribution, which defines the shape of its noise.
         num_envs: number of environments, B.
         beta: exponent of the spectrum, see :func:`~headrace.ops.colored_noise.colored_noise`.
-        explorer: of a policy with state-dependent noise, or None.
+        explorer: explorer of a policy with state-dependent noise, or None.
 
     Attributes:
         explorer: as given.
@@ -59,11 +59,11 @@ class ActionNoise:
 
     @property
     def is_coloured(self) -> bool:
-        """Return True if any action has correlated noise."""
+        """True if any action has correlated noise."""
         return bool(self._places) or self.explorer is not None
 
     def reset(self, seed: int) -> None:
-        """Begin again with the noise of ``seed``."""
+        """Restart with the noise of ``seed``."""
         self._generator.manual_seed(seed)
         if self.is_coloured:
             self._coloured.manual_seed(int(torch.randint(2**62, (), generator=self._generator)))
@@ -72,7 +72,7 @@ class ActionNoise:
     def draw(self, num_steps: int) -> Tensor:
         """Return noise ``[num_steps, B, num_noise]`` float32, continuing each sequence.
 
-        A sequence that is too short for the fragment is replaced by a new one.
+        A sequence with fewer than ``num_steps`` elements left is replaced by a new one.
         """
         shape = num_steps, self._num_envs
         self._rows = self._distribution.noise(shape, self._generator)
@@ -93,16 +93,16 @@ class ActionNoise:
         return self._rows
 
     def directions(self, rows: Any, columns: Any = slice(None)) -> Tensor:
-        """Return the matrices ``[n, F, k]`` of steps in the noise drawn last.
+        """Return the matrices ``[n, F, k]`` for steps of the latest :meth:`draw`.
 
         Args:
-            rows: an int, or ``[n]``; columns: ``[n]`` environments, or all.
+            rows: one step, or ``[n]`` steps; columns: ``[n]`` environments, or all.
         """
         assert self.explorer is not None
         return self._directions[rows // (self.explorer.sample_freq or len(self._rows)), columns]
 
     def begin_episodes(self, columns: np.ndarray, rows: np.ndarray) -> None:
-        """Begin new sequences in the noise drawn last, in place.
+        """Begin new sequences in the noise of the latest :meth:`draw`, in place.
 
         Args:
             columns: ``[n]`` environments whose episode ended.
@@ -112,7 +112,7 @@ class ActionNoise:
             self._begin(columns, rows)
 
     def advance(self, num_steps: np.ndarray) -> None:
-        """Continue the sequences after the ``[B]`` steps that were done in the fragment."""
+        """Move each sequence forward by the ``[B]`` steps taken in the fragment."""
         self._at += num_steps
 
     def _begin(self, columns: np.ndarray, rows: np.ndarray) -> None:
@@ -124,7 +124,7 @@ class ActionNoise:
             self._fill(columns, rows)
 
     def _fill(self, columns: np.ndarray, rows: np.ndarray) -> None:
-        """Copy sequences into the noise of columns ``[n]``, from rows ``[n]`` on."""
+        """Copy sequences into the noise of columns ``[n]``, starting at rows ``[n]``."""
         noise, places = self._rows.numpy(), self._places
         for column, row in zip(columns.tolist(), rows.tolist(), strict=True):
             at = self._at[column] + row

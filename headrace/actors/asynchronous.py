@@ -190,7 +190,7 @@ class _Columns:
         self._envs.send(rows, policy.env_action(action))
 
     def keep(self, rows: np.ndarray) -> np.ndarray:
-        """Store the results of steps of columns ``[n]``; return those whose episode ended."""
+        """Store the results of steps, and return the columns whose episode ended."""
         place, inputs = self._place(rows), self._policy.inputs
         after = place + self._shape[1]
         obs, reward, terminated, truncated = self._envs.results(rows)

@@ -121,7 +121,7 @@ class Collector:
         gamma: see :func:`rollout_spec`.
         stepping: environment stepper; None: synchronous.
         metrics: collects metrics from ``info``, fed by ``stepping``.
-        noise_color: see :class:`ActionNoise`.
+        noise_color: exponent of the noise spectrum, ``beta`` of :class:`ActionNoise`.
     """
 
     def __init__(

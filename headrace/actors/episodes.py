@@ -22,10 +22,10 @@ from headrace.processes.output import print_to_stderr
 from headrace.types import Tree
 from headrace.validation import fields, ranges
 
-MAX_STEPS = 100_000  # per episode; the longest of Atari takes 27,000
+MAX_STEPS = 100_000  # per episode; Atari's have at most 27,000
 TIMEOUT_S = 900.0
-_PATIENCE = 10  # an agent is given up when another has had this many times its episodes
-_FIRST_REPORT_S = 10.0  # later reports follow after twice, four times, … as long
+_PATIENCE = 10  # play stops once another agent has ended this many times its share of episodes
+_FIRST_REPORT_S = 10.0  # later reports: after twice, four times, … as long
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def limits_of(
 
 
 class Patience:
-    """Reports the progress of episodes that take long, and when their time is over.
+    """Reports the progress of long evaluations and videos, and checks their time limit.
 
     Args:
-        timeout_s: seconds from now.
+        timeout_s: time limit in seconds, from construction.
         notify: called with a line of text after 10 s, 20 s, 40 s and so on.
     """
 
@@ -102,7 +102,7 @@ class PlayedEpisodes(NamedTuple):
     agents: list[tuple[list[float], list[int]]]
     """Returns and lengths of each agent's episodes, in the order in which they ended."""
     unfinished: int
-    """Episodes that did not end within the limits, and count with their return until then."""
+    """Episodes that did not end within the limits. They count with their return so far."""
 
 
 class _EpisodeCounter:
@@ -126,11 +126,11 @@ class _EpisodeCounter:
 
     @property
     def is_complete(self) -> bool:
-        """True if no episode is left to play."""
+        """True if all episodes have been played."""
         return not self._quota.any()
 
     def add(self, step: VectorStep, metrics: InfoMetrics | None, is_late: bool) -> None:
-        """Add one step of all environments; ``is_late`` cuts all episodes here."""
+        """Add one step of all environments; with ``is_late``, cut all episodes here."""
         begins, ends, infos = step.begins, step.ends, step.infos
         self._total += np.where(begins, 0.0, step.reward)
         self._length += ~begins
@@ -154,7 +154,7 @@ class _EpisodeCounter:
         self._total[ends], self._length[ends] = 0.0, 0
 
     def _over(self, running: np.ndarray, is_late: bool) -> np.ndarray:
-        """Return ``[B]`` bool, the agents of environments that play no further."""
+        """Return ``[B]`` bool: True for agents whose environment stops playing."""
         if is_late:
             return np.ones(len(running), bool)
         too_long = running & (self._length >= self._max_steps)
@@ -175,11 +175,11 @@ def whole_episodes(
 ) -> PlayedEpisodes:
     """Return returns and lengths of each agent's episodes, in the order in which they end.
 
-    An agent has fewer if another one of its environment ended ``_PATIENCE`` times as often. An
-    environment plays no further after an episode that reached a limit.
+    An agent has fewer if another agent of its environment ended ``_PATIENCE`` times its share. An
+    environment stops playing after an episode that reached a limit.
 
     Args:
-        moments: steps of ``num_envs`` environments, which contribute equally many episodes, up to
+        moments: steps of ``num_envs`` environments. Their numbers of episodes differ by at most
             one.
         on_step: called before each step.
         num_agents: agents (columns) per environment.
@@ -202,7 +202,7 @@ def whole_episodes(
             break
     if counter.unfinished:
         line = limits.exceeded(counter.unfinished, requested, counter.longest)
-        notify(f"{line} and count with their return until then; train with {time_limit()}")
+        notify(f"{line} and count with their return so far; train with {time_limit()}")
     return PlayedEpisodes(counter.episodes, counter.unfinished)
 
 
@@ -214,7 +214,7 @@ class VectorStep(NamedTuple):
     begins: np.ndarray
     """True where an episode begins with this observation."""
     ends: np.ndarray
-    """True where an episode ends with it, or where a beginning agent is absent."""
+    """True where an episode ends with this observation, or an agent is absent at the start."""
     infos: dict[str, Any] = {}  # noqa: RUF012
     """Vectorised as in Gymnasium."""
 
@@ -250,7 +250,7 @@ def played(
 def _in_turns(
     policy: AnyPolicy, envs: GameVector, seed: int, deterministic: bool
 ) -> Iterator[VectorStep]:
-    """Play a turn-based game endlessly; waiting agents have neither a step nor a beginning."""
+    """Play a turn-based game endlessly; ``begins`` is True for waiting agents, who take no step."""
     obs, infos = envs.reset(seed=seed)
     count, everyone = envs.num_envs, np.arange(envs.num_envs)
     rows = everyone

@@ -66,7 +66,7 @@ class InferenceClient:
             self._caller.expect(False)
 
     def explorer(self) -> None:
-        """Return None: the server has the features."""
+        """Return None, because only the server has the features."""
 
     def chooser(self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor) -> None:
         """Return None: the server has the weights."""

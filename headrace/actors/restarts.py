@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NOT_FINITE = "not finite: "  # prefix of such an error from an actor
 STACKS = "stacks changed: "  # likewise
 CHANGE = "change failed: "  # likewise; the change's id and a space follow
-_CAUSE = 2000  # characters of a cause in messages
+_CAUSE = 2000  # limit of a cause in messages, in characters
 
 
 def last_words(error: BaseException) -> str:

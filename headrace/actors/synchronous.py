@@ -92,7 +92,7 @@ class Stepper(Protocol):
             noise: ``[T, B, ...]`` noise of the distribution.
             ended: ``[B]`` bool, row 0 is the last of its episode, or the agent is absent.
             cut: see ``Collector.fill``.
-            source: the source of the noise, if it is correlated in time.
+            source: draws the noise, if it is correlated in time.
         """
 
 

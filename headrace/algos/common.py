@@ -91,8 +91,8 @@ class Hyperparameters:
     clipped actions alone can't bring them back; 0: no penalty."""
     noise_color: Annotated[float, ranges.COLOR] = 0.0
     """Exponent of the noise spectrum 1 / f^noise_color of continuous actions in training: 0 is
-    white noise (uncorrelated in time), 1 pink, 2 red. Each action's own distribution, and so its
-    log-probability, stays the same."""
+    white noise (uncorrelated in time), 1 pink, 2 red. The distribution of each single action, and
+    so its log-probability, stays the same."""
     entropy_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape of entropy_coef: constant, or linear or cosine to 0 at total_steps."""
     fused: bool = True

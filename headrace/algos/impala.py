@@ -29,8 +29,8 @@ _FRACTION = ranges.Range(0, 1, below=True, words="at least 0 and below 1 (the pa
 class IMPALA(common.Hyperparameters):
     """IMPALA (Espeholt et al. 2018, section 4) with several passes over each batch.
 
-    The weights min(pg_rho_bar, pi/mu) of the policy gradient follow the policy from step to step.
-    Without ``clip`` several passes lose the entropy before they find a better policy. The paper's
+    The weights min(pg_rho_bar, pi/mu) of the policy gradient are recomputed at each optimiser step.
+    Without ``clip``, entropy collapses in several passes before the policy improves. The paper's
     form is ``IMPALA(epochs=1, minibatches=1, clip=inf)``.
     """
 
@@ -59,9 +59,9 @@ class IMPALA(common.Hyperparameters):
     """Random parts into which each pass is split, one optimiser step each; the paper uses 1."""
 
     clip: Annotated[float, ranges.ABOVE_0_OR_INF] = 0.2
-    """Leave samples out of the policy gradient once their ratio is beyond 1 - clip or 1 + clip in
-    the direction of their advantage, as PPO does; inf: never, as in the paper. The corrections
-    epsilon and none have no ratio to clip: use epochs=1."""
+    """Drop samples from the policy gradient once their ratio is beyond 1 - clip or 1 + clip in the
+    direction of their advantage, as in PPO; inf: never, as in the paper. The corrections epsilon
+    and none have no ratio to clip: use epochs=1."""
 
     correction: Literal["vtrace", "one_step", "epsilon", "none"] = "vtrace"
     """Off-policy correction (section 5.2.2). All except vtrace use plain n-step targets. one_step:

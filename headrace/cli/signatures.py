@@ -37,10 +37,10 @@ def evaluate(
         json: print one line of JSON.
         video: folder for a video of one episode, episode.mp4. Each of several tasks gets its own
             subfolder.
-        max_steps: steps of an episode after which it counts as unfinished; None: as in the run's
-            evaluations.
-        timeout_s: seconds after which running episodes count as unfinished; None: as in the run's
-            evaluations.
+        max_steps: limit of an episode's steps. Longer episodes count as unfinished. None: the run's
+            eval_max_steps.
+        timeout_s: time limit in seconds. Episodes still running then count as unfinished. None: the
+            run's eval_timeout_s.
         trust: import code named by the run that you haven't named on this machine.
     """
     from headrace import evaluation
@@ -136,8 +136,8 @@ def play(
         episodes: number of episodes.
         seed: random seed of the environment.
         video: record one episode in this folder, without a window.
-        max_steps: steps after which an episode is cut; None: as in the run's evaluations.
-        timeout_s: seconds after which an episode is cut; None: as in the run's evaluations.
+        max_steps: steps after which an episode is cut; None: the run's eval_max_steps.
+        timeout_s: seconds after which an episode is cut; None: the run's eval_timeout_s.
         trust: import code named by the run that you haven't named on this machine.
     """
     from headrace.cli.import_path import import_from_here_if_named

@@ -83,7 +83,7 @@ def _check_policies(config: Any) -> None:
     if config.policies == SHARED:
         return
     parse_policies(config.policies)  # raises if it is invalid
-    valid = "False with several policies, whose features an actor doesn't have"
+    valid = "False with several policies, because actors don't have their features"
     require(not config.network.use_sde, "use_sde", True, valid)
     for name, alone, why in (
         ("tasks", (), "which belong to a game's agents"),

@@ -173,8 +173,8 @@ class Config:
     checkpoint_interval: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps between checkpoints; a last one is written at the end."""
     checkpoint_interval_s: Annotated[float, ranges.SECONDS_OR_INF] = 300.0
-    """Seconds after which a checkpoint is written before that; infinity: by steps alone, as with
-    deterministic."""
+    """Seconds after which a checkpoint is written even before checkpoint_interval. inf, or
+    deterministic=True: save by steps alone."""
     keep_checkpoints: Annotated[int, ranges.COUNT] = 3
     """Number of latest checkpoints to keep, in addition to the best."""
     eval_episodes: Annotated[int, ranges.COUNT_OR_0] = 20
@@ -185,11 +185,11 @@ class Config:
     """Additional evaluation environments by name, as a JSON object. Each may have env_kwargs,
     wrappers, episodes and another env. Only the run's own evaluation chooses best."""
     eval_max_steps: Annotated[int, ranges.STEPS] = 100_000
-    """Steps of an evaluation's episode after which it counts as unfinished, with its return until
-    then."""
+    """Limit of an evaluation episode's steps. Longer episodes count as unfinished, with their
+    return so far."""
     eval_timeout_s: Annotated[float, ranges.SECONDS] = 900.0
-    """Seconds of an evaluation, for each task and each of eval_envs, after which running episodes
-    count as unfinished."""
+    """Time limit of an evaluation in seconds, for each task and each of eval_envs. Episodes still
+    running then count as unfinished."""
     eval_deterministic: bool = True
     """Evaluate with the most likely actions; False: sample actions, as in training."""
     info_metrics: InfoNames = None

@@ -98,10 +98,13 @@ class History:
         return other > 0.25 * (own + other + idle) and idle < 0.1 * (own + other + idle)
 
     def step_seconds(self, share: float) -> float:
-        """Return the seconds of an environment step in a part of the run with this utilisation.
+        """Return the seconds per environment step that are spent in one activity.
 
-        On a crowded machine the clock includes waiting for a core, so the processor time of the
-        whole run is an upper bound.
+        On a crowded machine, wall-clock time includes waiting for a core. The result is then at
+        most the processor time of the whole run.
+
+        Args:
+            share: part of the time that is spent in the activity.
         """
         speed = self.median("charts/SPS")
         if not speed > 0:

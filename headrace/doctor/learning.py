@@ -45,8 +45,8 @@ def entropy_collapsed(h: History) -> str | None:
     level = never_moved(h)
     if level is not None and _is_certain(h, last, first):
         return (
-            f"entropy collapsed at chance: from {first:.2f} to {last:.2f} nats, while returns stay "
-            f"at {level:,.{digits(level)}f}, so the policy became certain without gaining anything"
+            f"entropy collapsed: it fell from {first:.2f} to {last:.2f} nats, while returns stay "
+            f"at {level:,.{digits(level)}f}, so the policy became certain without learning"
         )
     if most is None:
         if last < first - 3.0 * h.num_continuous and h.progress < 0.5 and is_poor(h):
@@ -75,7 +75,7 @@ def means_outside(h: History) -> str | None:
     if size > _FAR_MEANS:
         return (
             f"means of actions are far outside their bounds: {size:.1f} times as far from the "
-            "middle as the bounds, so that most sampled actions are the same after clipping"
+            "middle as the bounds, so most sampled actions are clipped to the bounds"
         )
     return None
 

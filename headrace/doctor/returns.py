@@ -1,4 +1,4 @@
-"""Rules about the course of returns: that they don't move, stay too low, or are lost again.
+"""Rules about the returns of a run: flat, below those of the first policy, or lost again.
 
 See ``learning.py``.
 """
@@ -15,14 +15,14 @@ FEW_STEPS = 500  # optimiser steps after which training should have improved
 
 
 def has_gained(h: History, share: float = 0.25) -> bool:
-    """Return True if returns rose lastingly, by more than noise and a share of the initial ones."""
+    """Return True if late returns exceed the first ones by more than noise and a share of them."""
     start, late = _least_at_first(h), h.known(RETURN, late=True)
     chance = 2 * float(np.median(np.abs(np.diff(late)))) if len(late) > 1 else 0.0
     return h.median(RETURN) - start > max(share * abs(start), chance)
 
 
 def _least_at_first(h: History) -> float:
-    """Return the least of the first three results; NaN without any."""
+    """Return the lowest of the first three results; NaN without any."""
     return float(min(h.known(RETURN)[:3], default=math.nan))
 
 
@@ -37,10 +37,10 @@ def is_poor(h: History) -> bool:
 
 
 def never_moved(h: History) -> float | None:
-    """Return the level of returns if they never moved from those of the first policy, by noise.
+    """Return the level of returns if they stayed at those of the first policy, except for noise.
 
-    None also before most of the run, because training may not have started to improve, and if the
-    first policy was trained.
+    Otherwise return None. Also return None early in a run, when learning may not have begun, and
+    for resumed runs, whose first policy was trained.
     """
     returns, late = h.known(RETURN), h.known(RETURN, late=True)
     few = len(returns) < 8 or len(late) < 4 or h.episodes < 200
@@ -69,7 +69,7 @@ def below_start(h: History) -> str | None:
     """Returns of the last quarter are all below those of the first policy, by more than noise."""
     counts, returns = h.all("charts/episodes"), h.all(RETURN)
     envs = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
-    known = np.isfinite(returns) & (counts >= max(30, envs))  # the first to end are short ones
+    known = np.isfinite(returns) & (counts >= max(30, envs))  # the first episodes to end are short
     returns = returns[known]
     few = len(returns) < 8 or h.optimiser_steps < FEW_STEPS
     if few or h.progress < 0.8 or h.is_game:
@@ -95,8 +95,8 @@ def flat_returns(h: History) -> str | None:
     few |= h.steps_without_end > 0.25 * h.steps[-1]
     if len(returns) >= 3 and not varies and tries and not few and not h.goes_on:
         return (
-            f"every episode returns {returns[0]:g}, so that there is no training signal: no "
-            "action that changes it was found"
+            f"every episode returns {returns[0]:g}, so there is no training signal: no "
+            "action has changed it"
         )
     return None
 

@@ -36,7 +36,7 @@ _CAUSES = (
     *("flat-returns", "standstill", "kl-high", "random-policy", "returns-unnormalised"),
     *("gradient-clipped", "lag-high", "clip-fraction", "value-blind", "entropy-collapsed"),
     *("endless-episodes", "means-outside", "below-start"),
-)  # problems that explain returns that never move
+)  # problems that explain flat returns
 RULES = (
     Rule("environment-slow", work.environment_slow,
          "more actors or envs_per_actor; engine=threads if it waits for I/O"),

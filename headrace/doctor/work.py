@@ -1,7 +1,8 @@
 """Rules about utilisation and waiting: one function per problem.
 
-See ``learning.py``. The load of other programs is not a problem of the run: on a crowded machine,
-rules about the time of a step use the processor time of the run (:meth:`History.step_seconds`).
+See ``learning.py``. Other programs that use the cores are not a problem of the run. On a crowded
+machine, rules about step times therefore use the run's processor time
+(:meth:`History.step_seconds`).
 """
 
 from __future__ import annotations

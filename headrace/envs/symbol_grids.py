@@ -15,7 +15,7 @@ from headrace.spaces import walk
 from headrace.spaces.images import is_image
 
 _MOST_SYMBOLS, _FEWEST_SYMBOLS = 32, 16
-_SMALLEST_SIDE = 4  # of a table; smaller ones are rather lists of numbers
+_SMALLEST_SIDE = 4  # of a table; smaller ones are usually lists of numbers
 _LARGEST_SIDE = 64  # pixels; a dark image may only show small values at first
 _RESETS, _STEPS = 4, 16  # observed steps after each reset
 _MARGIN = 1.25  # symbols per observed value, at least
@@ -27,8 +27,8 @@ LargestValues: TypeAlias = dict[str, int]
 def possible_grids(space: gymnasium.Space) -> dict[str, Box]:
     """Return the parts of an observation that may be grids of symbols, by name.
 
-    They are integer images, or tables with both sides of at least 4, have no side above 64, and at
-    least three possible values: from 0, or few between any bounds.
+    Candidates are integer images, and integer tables with both sides of at least 4. Their sides are
+    at most 64. They have at least three possible values, which start at 0 or are few.
     """
     return {name_of(path): leaf for path, leaf in walk.leaves(space) if _may_be_grid(leaf)}
 

@@ -272,9 +272,9 @@ def _one_line(error: BaseException) -> str:
 def run_evaluation(pickled: bytes, pipe: Connection) -> None:
     """Run the evaluator's process.
 
-    Messages: ``step``, at most every half second, and ``line`` with a line of text; then ``done``
-    with the :class:`Evaluation`, or a reason with ``failed``, or with ``unchanged`` if changes to
-    the environments failed.
+    Messages: ``step``, at most every half second, and ``line`` with a line of text. The last one is
+    ``done`` with the :class:`Evaluation`, ``failed`` with a reason, or ``unchanged`` with a reason
+    if changes to the environments failed.
 
     Args:
         pickled: (arguments of each evaluation, CPU affinity or None, in both modes), by

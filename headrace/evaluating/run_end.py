@@ -83,7 +83,7 @@ def finish(
         return_freed_memory()  # of the training
         for name, write in (("the plot", partial(plot, [run.run_dir])),
                             ("the report", partial(_report, run.run_dir))):  # fmt: skip
-            with signals_held():  # an exception in a weakref callback of matplotlib would be lost
+            with signals_held():  # exceptions in matplotlib's weakref callbacks are lost
                 attempt(name, write)
     if draw and (left_out := _left_out()):
         notify(left_out)

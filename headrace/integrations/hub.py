@@ -192,7 +192,7 @@ def load(
             raise
         except errors.EntryNotFoundError as error:
             raise CheckpointError(f"{repo_id} on the Hub holds no policy of headrace") from error
-    with tempfile.TemporaryDirectory() as folder:  # a checkpoint has no links, as the Hub's cache
+    with tempfile.TemporaryDirectory() as folder:  # links, as in the Hub's cache, aren't read
         for name, file in files.items():
             shutil.copyfile(file, Path(folder) / name)
         return checkpoint.load_one(Path(folder), trusted=trust)

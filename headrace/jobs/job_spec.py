@@ -49,12 +49,11 @@ class JobSpec:
     def words(self, run_dir: Path | None, job: str, **known: str) -> list[str]:
         """Return the command of this start: one that resumes if the job has left a checkpoint.
 
-        The first start writes a file next to the run directory, with the job's name and the
-        checkpoints that exist before it. Later starts take all others for their own; clocks don't
-        matter. No file is written if the command requires a free directory and it isn't, because
-        the files are another job's, or if another process trains there, because the command will
-        fail. A start that finds no checkpoint of the job's own never overwrites anything: what
-        ``--overwrite`` would replace is moved to ``RUN.start-1``.
+        The first start writes a file next to the run directory, with the job's name and hashes of
+        the checkpoints that already exist. Later starts treat all other checkpoints as their own.
+        No file is written if the command will fail: because it needs a free directory and another
+        job's files are there, or because another process trains there. A later start without a
+        checkpoint overwrites nothing: ``--overwrite`` moves the old files to ``RUN.start-1``.
 
         Args:
             run_dir: path of the run directory on this machine.
@@ -83,7 +82,7 @@ class JobSpec:
         return words
 
     def _begin_again(self, run_dir: Path) -> list[str]:
-        """Return the command after a start without a checkpoint; move its files out of the way."""
+        """Return the command if earlier starts saved no checkpoint; move their files away."""
         if _OVERWRITE not in self.from_scratch:
             return self.from_scratch
         if _is_used(run_dir) and not _is_held(run_dir):
@@ -105,11 +104,11 @@ class _Mark:
     """Contents of the file next to a run directory."""
 
     job: str
-    before: dict[str, str]  # checkpoints of others, see _checkpoints
+    before: dict[str, str]  # checkpoints of earlier jobs, see _checkpoints
 
     @staticmethod
     def read(run_dir: Path) -> _Mark | None:
-        """Read the file; None if it is missing or isn't one."""
+        """Read the file; None if it is missing or invalid."""
         try:
             return _Mark(**safe_files.read_json(_path(run_dir)))
         except (FileNotFoundError, ValueError, TypeError):
@@ -152,7 +151,7 @@ def _is_used(run_dir: Path) -> bool:
 
 def _is_held(run_dir: Path) -> bool:
     """Return whether another process trains there and holds the directory's lock."""
-    # Errors mean that there is no lock, or that the file system has none.
+    # An error means that there is no lock file, or that the file system has no locks.
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
         file = stack.enter_context(safe_files.opened(run_dir / lock.NAME, safe_files.TEXT_BYTES))
         try:

@@ -48,7 +48,7 @@ def check_one_line(what: str, text: str) -> None:
     """Raise ConfigError if text for a script or manifest has control characters."""
     if _CONTROL.search(text):
         raise ConfigError(
-            f"{what} for the job must be without line breaks and other control characters, but is "
+            f"{what} for the job must not contain line breaks or other control characters: "
             f"{shown(text)}"
         )
 

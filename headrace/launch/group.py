@@ -54,7 +54,7 @@ from headrace.types import SingleLearner
 from headrace.validation.fields import checked
 
 _GRACE_S = 2.0  # time for other learners' reports after the first failure
-_SAVING_S = 30.0  # time for the others to notice it and to save, if there is anything to save
+_SAVING_S = 30.0  # time for the other learners to notice the failure and save
 # A restart would fail in the same way, except after an EnvironmentLost.
 _FATAL = (ConfigError, CheckpointError, NonFinite, EnvironmentFault)
 
@@ -345,7 +345,7 @@ class LearnerGroup:
             num_at_work = sum(not one.done for one in self._learners)
             now, limit = time.monotonic(), start + _GRACE_S
             if not any(isinstance(one.failure, OthersLost) for one in self._learners):
-                reported_at = now  # they report after they have saved
+                reported_at = now  # they report once they have saved
             if self._begun:
                 limit = min(start + _SAVING_S, reported_at + _GRACE_S)
             if len(lost) == num_at_work or now >= limit:

@@ -12,15 +12,16 @@ from headrace.types import Tree
 
 @torch.no_grad()
 def mean_size(policy: Policy, obs: Tree, first: Tensor, core: Tree) -> float | None:
-    """Return the average of ``|mean - middle| / half``, so 1.0 is at the bounds.
+    """Return the mean of ``|mean - middle| / half``; 1.0 is at the bounds.
 
-    Only the first row is evaluated, at a small part of an update's cost.
+    Only the first row is evaluated, which costs little compared with an update.
 
     Args:
         obs: ``[T, B, ...]`` inputs of the policy; first: ``[T, B]`` bool; core: ``[B, ...]``.
 
     Returns:
-        None without bounded Gaussians, and for images, whose forward pass is expensive.
+        The mean over samples and actions. None without bounded Gaussians, and for images, whose
+        forward pass is expensive.
     """
     bounds = policy.action_bounds
     if bounds is None or not policy.torso.is_vector:

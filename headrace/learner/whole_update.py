@@ -25,7 +25,7 @@ from headrace.ops import tree
 from headrace.ops.losses import LossTerms
 from headrace.types import Batch, State
 
-_MOST_PARTS, _PER_PART = 8, 32  # parts of a minibatch; steps of each, per part
+_MOST_PARTS, _PER_PART = 8, 32  # most parts of a minibatch; samples of a part, per part
 _STEERS = ("batches", "terms", "loss", "after_step")  # methods that determine an update
 
 
@@ -58,9 +58,9 @@ def _terms(batches: Minibatches, algorithm: Hyperparameters, state: State) -> Lo
 
 
 def _are_of_samples(loss: LossTerms, batches: Minibatches) -> bool:
-    """Return True if the terms of a minibatch are those of its samples among all terms.
+    """Return True if a minibatch's terms can be taken from those of the whole batch.
 
-    Metrics of terms are sums over all samples.
+    Metrics of the terms are summed over all samples.
     """
     is_normalized = batches.normalize_over is not None
     advantage = batches.samples.targets["advantage"] if is_normalized else loss.advantage
@@ -94,8 +94,8 @@ class WholeUpdate:
     def _parts(self, algorithm: Hyperparameters, size: int) -> int:
         """Return the number of parts of a minibatch of ``size`` samples, which threads share.
 
-        Actors of synchronous training wait for the update, and leave their cores to it. The number
-        then depends on the size alone, so that results don't depend on the number of threads.
+        In synchronous training, actors wait for the update and leave their cores free. The number
+        then depends on the size alone, so results don't depend on the number of threads.
         """
         if algorithm.max_lag > 0:
             return max(1, min(self._chunks.num_threads, -(-size // self._chunks.min_steps)))

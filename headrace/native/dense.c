@@ -63,8 +63,8 @@ typedef struct {
 } Optimizer;
 
 typedef struct {
-    int64_t steps, most, size; /* optimiser steps, most samples of a part, number of parameters */
-    int64_t parts, bytes;      /* of each step's samples; memory of each part: update_bytes() */
+    int64_t steps, most, size; /* optimiser steps, maximum samples per part, number of parameters */
+    int64_t parts, bytes;      /* parts of a minibatch; memory per part: update_bytes() */
     int64_t threads;           /* at most as many as parts */
     const int64_t *order;      /* samples of all steps, one step after another */
     const int64_t *start;      /* [steps + 1] positions in order */
@@ -113,9 +113,9 @@ int64_t workspace(const Network *net, int64_t n)
     return size + packed_size(net) + pad(n) + n * pad(net->outputs) + 2 * n * widest(net);
 }
 
-/* Bytes of memory for a part of a minibatch of at most this many samples.
+/* Return the bytes of memory for a part of a minibatch.
 
-parameters: size of the flat vector, whose elements have size bytes. */
+most: maximum samples per part. parameters: elements of the flat vector, of size bytes each. */
 int64_t update_bytes(const Network *net, int64_t most, int64_t parameters, int64_t size)
 {
     int64_t elements = most * (net->sizes[0] + 2 * net->outputs + 9) + workspace(net, most);

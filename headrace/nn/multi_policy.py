@@ -137,7 +137,7 @@ class MultiPolicy(nn.Module):
         return params, {AGENT: core[AGENT].clone(), OWN: after}
 
     def explorer(self) -> None:
-        """Return None: members have no state-dependent noise (``config/checks.py``)."""
+        """Return None, because ``config/checks.py`` rejects ``use_sde`` with several policies."""
 
     def chooser(self, inputs: Tree, noise: Tensor, action: Tree, log_prob: Tensor) -> None:
         """Return None: the columns of the members change."""

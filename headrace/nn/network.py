@@ -101,9 +101,9 @@ class Network:
     """Log of the initial standard deviation of Box actions, in the units of scale_actions."""
     use_sde: bool = False
     """State-dependent exploration (gSDE): the noise of Box actions is a random linear function of
-    the last features. It is computed with autograd and without compiled functions."""
+    the last features. Turns off compiled acting and gradients."""
     sde_sample_freq: Annotated[int | None, ranges.COUNT] = None
-    """Steps after which use_sde draws a new random function; None: only with each rollout."""
+    """Steps after which use_sde draws a new random function; None: once per rollout."""
     task_id: bool = False
     """With several tasks: give the network the task's number as a one-hot vector."""
     per_task_values: bool = False
@@ -125,7 +125,7 @@ class Network:
             )
         check_vocabulary(self.vocabulary)
         if self.sde_sample_freq is not None and not self.use_sde:
-            raise ConfigError("sde_sample_freq is for use_sde=True (leave it out, or set use_sde)")
+            raise ConfigError("sde_sample_freq requires use_sde=True: set use_sde, or leave it out")
         for name in ("normalize_observations", "normalize_images"):
             if self.torso is not None and getattr(self, name):
                 raise ConfigError(

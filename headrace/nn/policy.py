@@ -101,8 +101,8 @@ class Policy(nn.Module):
         free = torch.full((num_free,), network.log_std_init)
         if network.use_sde:
             if not num_free:
-                raise ConfigError("use_sde=True is for Box actions, but there are none")
-            # With features of size 1, as tanh has at most, the deviation begins at log_std_init.
+                raise ConfigError("use_sde=True requires Box actions, but there are none")
+            # With features of size 1 (tanh's maximum), the log deviation starts at log_std_init.
             free = free.expand(width, num_free) - 0.5 * math.log(width)
             self._noise_places = list(gaussian_places(self.distribution))
         self.log_std = nn.Parameter(free) if num_free else None
@@ -179,7 +179,7 @@ class Policy(nn.Module):
         return self.finished(self.policy_head(hidden), inputs, hidden), core
 
     def _features(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tree]:
-        """Return the inputs ``[B, F]`` of the policy head in one step, and the next state."""
+        """Return the policy head's inputs ``[B, F]`` for one step, and the next core state."""
         native, torso = self._native, self._fast_image or self.torso
         if torch.is_grad_enabled():
             native, torso = None, self.torso
@@ -198,7 +198,7 @@ class Policy(nn.Module):
     def explore(
         self, inputs: Tree, first: Tensor, core: Tree, directions: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tree]:
-        """Act as :meth:`act`, and write the noise of continuous actions.
+        """Act like :meth:`act`, and fill in the noise of continuous actions.
 
         Args:
             directions: ``[B, F, k]``, see :func:`headrace.nn.state_noise.noise_of`.
@@ -249,10 +249,10 @@ class Policy(nn.Module):
         return value if self.popart is None else self.popart(value, inputs)
 
     def finished(self, params: Tensor, inputs: Tree, hidden: Tensor | None = None) -> Tensor:
-        """Complete the head's outputs to parameters ``[N, num_params]``, and apply masks.
+        """Turn the head's outputs into parameters ``[N, num_params]``, and apply masks.
 
         Args:
-            hidden: ``[N, F]`` inputs of the head, which are only needed with ``use_sde``.
+            hidden: ``[N, F]`` inputs of the head; only needed with ``use_sde``.
         """
         if self.log_std is not None:
             if self.network.use_sde:

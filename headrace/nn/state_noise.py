@@ -1,8 +1,8 @@
 """State-dependent exploration (gSDE, Raffin et al. 2021, https://arxiv.org/abs/2005.05719).
 
-The noise of an action is ``z s``, with features ``z`` ``[F]`` of the policy's last layer and a
+The noise of ``k`` actions is ``z s``, with features ``z`` ``[F]`` of the policy's last layer and a
 matrix ``s`` ``[F, k]`` of normal numbers with standard deviations ``sigma``. While ``s`` stays the
-same, noise is a smooth function of the state. For a new ``s``, the action is Gaussian with variance
+same, noise is a fixed function of the state. Over random ``s``, actions are Gaussian with variance
 ``z^2 sigma^2`` (equation 7), from which log-probabilities and entropies are computed.
 """
 
@@ -20,14 +20,14 @@ _EPSILON = 1e-6  # keeps the variance above 0
 
 
 class Explorer(NamedTuple):
-    """Acting with state-dependent noise: the function, and the matrices that it needs."""
+    """Function that acts with state-dependent noise, and a description of its matrices."""
 
     act: Callable[[Tree, Tensor, Tree, Tensor, Tensor], tuple[Tensor, Tree]]
     """See :meth:`Policy.explore`."""
     shape: tuple[int, int]
     """``(F, k)`` of the matrices."""
     sample_freq: int | None
-    """Steps after which they are drawn again; None: with each rollout."""
+    """Steps after which they are drawn again; None: once per rollout."""
 
 
 def log_std_of(features: Tensor, log_sigma: Tensor) -> Tensor:

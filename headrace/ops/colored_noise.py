@@ -13,8 +13,8 @@ def colored_noise(
 ) -> Tensor:
     """Draw independent sequences by the method of Timmer and Koenig (1995).
 
-    Each frequency gets a complex normal amplitude, and an inverse Fourier transform makes the
-    sequence. Frequency 0 has the power of the lowest one above it. As in Eberhard et al. 2023
+    Each frequency gets a complex normal amplitude. An inverse Fourier transform turns them into a
+    sequence. Frequency 0 gets the power of the lowest other frequency. As in Eberhard et al. 2023
     (https://openreview.net/forum?id=hQ9V5QN27eS), every element is standard normal.
 
     Args:

@@ -186,9 +186,9 @@ def ppo_clip_loss(
     """``-sum min(r_t A_t, clamp(r_t, 1 - clip, 1 + clip) A_t)`` (Schulman et al. 2017, equation 7).
 
     ``r_t = exp(log_ratio_t)`` (:func:`~headrace.ops.ratio.exp_ratio`), and ``clip`` is the paper's
-    epsilon. Where the first term is the minimum, ``r_t`` is a weight ``min(max_ratio, r_t)`` of
-    ``A_t`` and of the derivative by ``log pi``, as in IMPALA's policy gradient (Espeholt et al.
-    2018, section 4.2), which an infinite ``clip`` gives exactly.
+    epsilon. Where the first term is the minimum, ``min(max_ratio, r_t)`` replaces ``r_t`` in the
+    loss and in its gradient with respect to ``log pi``, as in IMPALA's policy gradient (Espeholt et
+    al. 2018, section 4.2). An infinite ``clip`` gives exactly that gradient.
 
     Returns:
         the loss, and the number of valid steps with ``|r_t - 1| > clip`` as a 0-d float.

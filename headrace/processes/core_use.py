@@ -33,12 +33,12 @@ class CoreMeter:
         if before is None or now is None or now[0] <= before[0]:
             return None
         passed, busy, idle, own = (x - y for x, y in zip(now, before, strict=True))
-        own = max(0.0, own)  # seconds of a descendant that was killed are lost
+        own = max(0.0, own)  # the time of killed descendants may be lost
         return CoreUse(own / passed, max(0.0, busy - own) / passed, idle / passed)
 
 
 def _seconds() -> tuple[float, float, float, float] | None:
-    """Return the time, and seconds since the start: of busy cores, idle cores, and this tree."""
+    """Return the time, then total seconds of busy cores, of idle cores and of this process tree."""
     with contextlib.suppress(OSError, psutil.Error, AttributeError, NotImplementedError):
         usable, busy, idle = cores(), 0.0, 0.0
         for number, times in enumerate(psutil.cpu_times(percpu=True)):
@@ -51,7 +51,7 @@ def _seconds() -> tuple[float, float, float, float] | None:
 
 
 def _own_seconds() -> float:
-    """Return the processor time of this process and its descendants, also of those that ended."""
+    """Return the processor time of this process and its descendants, including ended ones."""
     process = psutil.Process()
     seconds = sum(os.times()[:4])
     for child in process.children(recursive=True):

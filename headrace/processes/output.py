@@ -75,7 +75,7 @@ class GuardedStream:
 
 
 class _BestEffortStream:
-    """A text stream that ignores failed writes, except to a closed pipe."""
+    """A text stream that ignores a full disk and I/O errors, but not a closed pipe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -108,7 +108,7 @@ def _writable_or_ignored() -> Iterator[None]:
 def output_best_effort() -> Iterator[None]:
     """Ignore a full disk under stdout or stderr inside the block.
 
-    The output of a run is not worth the run: prints of environments and callbacks must not stop it.
+    A run must not stop because environments or callbacks can't print.
     """
     before = sys.stdout, sys.stderr
     ours: list[Any] = [_wrapped(stream) for stream in before]
@@ -129,13 +129,13 @@ def _wrapped(stream: Any) -> Any:
 
 
 def print_to_stderr(line: str) -> None:
-    """Print a line of headrace on standard error; a failure to print is ignored."""
+    """Print a message of headrace to standard error, and ignore failures."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(f"headrace: {line}", file=sys.stderr, flush=True)
 
 
 def print_line(line: str) -> None:
-    """Print a line on standard output; a full disk is ignored."""
+    """Print a line to standard output, and ignore a full disk."""
     with output_best_effort():
         print(line, flush=True)
 

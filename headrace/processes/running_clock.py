@@ -1,7 +1,7 @@
-"""A clock that counts only time in which this process ran.
+"""A clock that counts only the time during which this process was not stopped.
 
-After Ctrl-Z, ``kill -STOP`` or a frozen container, other processes may look silent for as long as
-this one was stopped.
+After Ctrl-Z, ``kill -STOP`` or a frozen container, this process has received nothing from others
+for a long time. Timeouts must not take that for their silence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 
 _TICK_S = 0.25
-_MOST_S = 2.0  # largest step: a longer time without a tick means that the process was stopped
+_MOST_S = 2.0  # a longer time between ticks means that the process was stopped
 
 
 class RunningClock:
@@ -22,7 +22,7 @@ class RunningClock:
         self._lock, self._ran_s, self._last = threading.Lock(), 0.0, time.monotonic()
 
     def now(self) -> float:
-        """Return the seconds for which this process has run since the clock was made."""
+        """Return the seconds for which this process has run since the clock's construction."""
         with self._lock:
             now = time.monotonic()
             self._ran_s += min(now - self._last, _MOST_S)
@@ -30,7 +30,7 @@ class RunningClock:
             return self._ran_s
 
     def run(self) -> None:
-        """Tick for ever."""
+        """Tick forever."""
         while True:
             time.sleep(_TICK_S)
             self.now()
@@ -47,8 +47,8 @@ os.register_at_fork(after_in_child=_clock.cache_clear)  # threads don't survive 
 
 
 def running_s() -> float:
-    """Return the seconds for which this process has run, for differences; starts at the first call.
+    """Return the seconds for which this process has run since the first call.
 
-    A thread ticks from then on.
+    Only differences matter. The first call starts a thread that ticks.
     """
     return _clock().now()

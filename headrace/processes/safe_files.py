@@ -1,10 +1,10 @@
-"""Opens the files of runs, leagues, sweeps, populations and zoos, which may come from strangers.
+"""Opens files of runs, leagues, sweeps, populations and zoos, which may be untrusted.
 
 Every path is opened relative to the descriptor of a folder, its *root*. The root is the run
 directory, league or study that the user named, and may be reached through links. Below it no link
 is followed, and only regular files are opened, because a pipe would block and a device may have no
-end. Files that are read have a size limit, which is checked before reading. Files with a second
-name (hard link) aren't written, because the other name may be outside.
+end. Files have a size limit, which is checked before reading. Files with a second name (hard
+link) aren't written, because the other name may be outside the root.
 
 Functions raise OSError, with the reason in its ``strerror``.
 """
@@ -36,7 +36,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _BLOCK_BYTES = 1 << 20
-_MOST_NESTED = 50  # folders; deeper ones aren't headrace's
+_MOST_NESTED = 50  # levels of folders; headrace makes fewer
 
 
 def machine_bytes() -> int:
@@ -49,7 +49,7 @@ def folder(path: Path, root: Path | None = None) -> Iterator[int]:
     """Open a folder and yield its descriptor.
 
     Args:
-        root: folder that contains it, or the folder itself (None); only above it are links
+        root: folder that contains it; None: the folder itself. Links below the root aren't
             followed.
     """
     root = path if root is None else root
@@ -132,7 +132,7 @@ def read_json(path: Path, root: Path | None = None) -> Any:
 
     Raises:
         OSError: the file can't be read.
-        ValueError: it isn't JSON, or is nested too deeply.
+        ValueError: its content isn't JSON, or is nested too deeply.
     """
     return parse_json(read_bytes(path, JSON_BYTES, root))
 
@@ -175,7 +175,7 @@ def is_folder(path: Path, root: Path | None = None) -> bool:
 
 
 def link_target(path: Path, root: Path | None = None) -> str | None:
-    """Return what a symbolic link contains; None for anything else."""
+    """Return the path in a symbolic link; None for anything else."""
     with contextlib.suppress(OSError, ValueError), folder(path.parent, root) as inside:
         return os.readlink(path.name, dir_fd=inside)
     return None
@@ -209,12 +209,15 @@ def truncate(path: Path, size: int, root: Path | None = None) -> None:
 
 
 def lock_descriptor(path: Path, root: Path | None = None) -> int:
-    """Open a lock file for reading and writing, created if missing; return its descriptor."""
+    """Open a lock file for reading and writing, creating it if missing; return its descriptor."""
     return _descriptor(path, os.O_RDWR | os.O_CREAT, root)
 
 
 def replace(source: Path, target: Path, root: Path | None = None) -> None:
-    """Rename a file or folder; both are in ``root`` (None: in the folder of ``target``)."""
+    """Rename a file or folder, replacing the target.
+
+    Both are in ``root`` (None: in the folder of ``target``).
+    """
     root = target.parent if root is None else root
     with folder(source.parent, root) as there, folder(target.parent, root) as here:
         os.replace(source.name, target.name, src_dir_fd=there, dst_dir_fd=here)
@@ -231,13 +234,13 @@ def publish(source: Path, target: Path, root: Path | None = None) -> None:
 
 
 def sync(path: Path, root: Path | None = None) -> None:
-    """Flush the names in a folder to disk."""
+    """Flush a folder's entries to disk."""
     with folder(path, root) as descriptor:
         os.fsync(descriptor)
 
 
 def make_folder(path: Path, root: Path | None = None, exist_ok: bool = True) -> None:
-    """Create a folder in an existing one; refuses a link of this name."""
+    """Create a folder in an existing one; a link of this name raises OSError."""
     with folder(path.parent, root) as inside:
         try:
             os.mkdir(path.name, dir_fd=inside)
@@ -252,7 +255,7 @@ def make_folder(path: Path, root: Path | None = None, exist_ok: bool = True) -> 
 
 
 def make_folders(path: Path, root: Path) -> None:
-    """Create a folder and those between it and ``root``, which exists."""
+    """Create a folder and its parents below ``root``, which must exist."""
     for outer in [*reversed(path.relative_to(root).parents)][1:]:
         make_folder(root / outer, root)
     if path != root:
@@ -270,7 +273,7 @@ def _remove(name: str, inside: int, levels: int) -> None:
         os.unlink(name, dir_fd=inside)
         return
     if not levels:
-        raise OSError(errno.ELOOP, f"it has folders in more than {_MOST_NESTED} levels")
+        raise OSError(errno.ELOOP, f"it has more than {_MOST_NESTED} levels of folders")
     descriptor = os.open(name, _FOLDER, dir_fd=inside)
     try:
         for entry in os.listdir(descriptor):

@@ -50,7 +50,7 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unblocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Unblock signals inside the block, which the parent of this process may have blocked."""
+    """Unblock signals that the parent process may have blocked, in the ``with`` statement."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     changed = [number for number in numbers if number in blocked]
     signal.pthread_sigmask(signal.SIG_UNBLOCK, changed)

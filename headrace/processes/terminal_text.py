@@ -1,4 +1,4 @@
-"""Escapes control characters in output, so that names from strangers can't steer a terminal."""
+"""Escapes control characters in output, so that untrusted names can't control the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_RICH = re.compile(r"(\x1b\[(?:[0-9;]*m|[0-9]*[ABCDGK]|\?25[hl])|\r)")
 
 
 def printable(text: str) -> str:
-    r"""Return text with its control characters as escapes such as ``\x1b``."""
+    r"""Replace control characters with escapes such as ``\x1b``."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

@@ -43,14 +43,14 @@ def pendulum(algorithm: str = "appo") -> Config:
 
 
 def mountaincar_continuous(algorithm: str = "appo") -> Config:
-    """Settings with pink noise: independent noise hardly ever reaches the goal."""
+    """Settings with pink noise, because independent noise hardly ever reaches the goal."""
     kinds = {"ppo": PPO, "appo": APPO, "impact": IMPACT, "impala": IMPALA}
     algo = kinds[algorithm](noise_color=1.0)
     return Config(env="MountainCarContinuous-v0", algo=algo, total_steps=500_000)
 
 
 def swimmer(algorithm: str = "ppo") -> Config:
-    """Settings with pink noise and a long horizon: at gamma 0.99 returns fall below the start.
+    """Settings with pink noise and a long horizon: with gamma=0.99, returns fall below the start.
 
     Only for PPO: with APPO, two of five seeds stay at a return of about 30.
     """

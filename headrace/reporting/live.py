@@ -85,7 +85,7 @@ class Live:
         try:
             parts = urlsplit(target)
         except ValueError:
-            return HTTPStatus.BAD_REQUEST, "This is not an address."
+            return HTTPStatus.BAD_REQUEST, "Malformed address."
         token = parse_qs(parts.query).get("token", [""])[0]
         if host not in names or not hmac.compare_digest(token.encode(), self._token.encode()):
             return HTTPStatus.FORBIDDEN, "Open the address that headrace watch printed."
@@ -113,7 +113,7 @@ class Live:
 
 
 class _Server(ThreadingHTTPServer):
-    """Server that drops the connections of clients that leave early."""
+    """Server that ignores clients that disconnect early."""
 
     daemon_threads = True
 
@@ -132,7 +132,7 @@ def _handler(
         def do_GET(self) -> None:
             try:
                 status, text = answer(self.path, self.headers.get("Host", ""))
-            except Exception as error:  # of one request; the next one may succeed
+            except Exception as error:  # the next request may succeed
                 status, text = HTTPStatus.INTERNAL_SERVER_ERROR, on_one_line(error)
             data = text.encode(errors="backslashreplace")
             self.send_response(status)

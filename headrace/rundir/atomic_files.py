@@ -26,11 +26,11 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter run_dir",
 }
 _REMEDIES_IF_REFUSED = {  # by safe_files
-    errno.ELOOP: "replace the link with what it names",
+    errno.ELOOP: "replace the link with its target",
     errno.EMLINK: "replace it with a copy",
     errno.EINVAL: "remove it",
     errno.EISDIR: "remove it",
-    errno.EFBIG: "headrace writes no such files, so remove it",
+    errno.EFBIG: "headrace never writes files of this size, so remove it",
 }
 
 
@@ -47,7 +47,7 @@ def checkpoint_errors(path: Path, action: str = "written") -> Iterator[None]:
         raise CheckpointError(f"{path} can't be {action} ({reason}): {remedy}") from error
 
 
-# What code raises on valid JSON with values that headrace never writes.
+# Exceptions from valid JSON with values that headrace never writes.
 FOREIGN = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError),
     *(RecursionError, TypeError, ValueError),
@@ -60,7 +60,7 @@ class ForeignValues(CheckpointError):
 
 @contextlib.contextmanager
 def foreign_values(*run_dirs: Path) -> Iterator[None]:
-    """Turn errors of code that uses values of run directories into a CheckpointError.
+    """Turn errors about unexpected values in run directories into a CheckpointError.
 
     Raises:
         ForeignValues: the error isn't one of the system.
@@ -75,7 +75,7 @@ def foreign_values(*run_dirs: Path) -> Iterator[None]:
     except FOREIGN as error:
         where = ", ".join(map(str, run_dirs))
         raise ForeignValues(
-            f"{where}: a file holds values that headrace didn't write ({shown(error)})"
+            f"{where}: a file contains values that headrace didn't write ({shown(error)})"
         ) from error
 
 
@@ -151,7 +151,7 @@ def replace_text(path: Path, text: str, root: Path | None = None) -> None:
 
 
 def replace_bytes(path: Path, data: bytes, root: Path | None = None) -> None:
-    """Replace a file atomically; a link of this name is replaced as well, never followed.
+    """Replace a file atomically. A link of this name is replaced, not followed.
 
     Args:
         root: see :mod:`headrace.processes.safe_files`.

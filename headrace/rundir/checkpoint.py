@@ -127,7 +127,7 @@ def point(name: str, target: Path) -> None:
     pointer, root = target.parent / name, checksums.root_of(target)
     with checkpoint_errors(pointer):
         if safe_files.is_folder(pointer, root):
-            remove_folder(pointer, root)  # a copy of the run that followed links
+            remove_folder(pointer, root)  # made by a copy that followed links
         replace_text(pointer, target.name + "\n", root)
 
 
@@ -299,7 +299,7 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
         )
     except HeadraceError:
         raise
-    except (*FOREIGN, RuntimeError) as error:  # such as more outputs than there is memory
+    except (*FOREIGN, RuntimeError) as error:  # for example, too large for the memory
         raise _corrupt(folder / "config.json", shown(error)) from error
     if isinstance(policy, Policy):
         named = values["config"].get("tasks") or ()

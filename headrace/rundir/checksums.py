@@ -23,7 +23,7 @@ def text(sums: dict[str, str]) -> str:
 def root_of(folder: Path) -> Path:
     """Return the folder below which no link to a checkpoint's files is followed.
 
-    That is the run directory or league of a checkpoint, and otherwise the folder itself.
+    This is the checkpoint's run directory or league if it is in one, otherwise ``folder``.
     """
     inside = folder.parent.name in ("checkpoints", "snapshots")
     return folder.parent.parent if inside else folder

@@ -96,7 +96,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 def _check_numbers(line: dict[str, Any]) -> None:
-    """Raise ValueError unless a line has env_steps, and finite numbers where it has numbers."""
+    """Raise ValueError unless a line has ``env_steps`` and its values are finite numbers."""
     if not _is_number(line.get("env_steps")):
         raise ValueError(f"env_steps={shown(line.get('env_steps'))} is not a number")
     for name, value in line.items():
@@ -106,7 +106,7 @@ def _check_numbers(line: dict[str, Any]) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a finite number that fits a float."""
+    """Return whether a value is a finite number, also as a float."""
     try:
         return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:

@@ -241,7 +241,7 @@ def _encoded(line: dict[str, Any]) -> bytes:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read the complete lines of a JSON-lines file; a line cut short by a crash is left out.
+    """Read the complete lines of a JSON-lines file; skip a line that a crash cut short.
 
     Raises:
         OSError: the file can't be read.
@@ -255,7 +255,9 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
         except (RecursionError, ValueError) as error:  # nested too deeply, or a huge number
-            raise ValueError(f"line {number} is not of headrace ({type(error).__name__})") from None
+            raise ValueError(
+                f"line {number} was not written by headrace ({type(error).__name__})"
+            ) from None
         if not isinstance(line, dict):
             raise ValueError(f"line {number} is {shown(line)}, not an object")
         lines.append(line)

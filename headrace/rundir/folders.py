@@ -19,7 +19,7 @@ _NAME = re.compile(r"([a-z]+)_(\d+)(?:-(\d+))?")
 def write(folder: Path, name: str, files: Files) -> Path:
     """Write a new folder in ``folder`` with these files and checksums; return its path.
 
-    Links inside the parent of ``folder``, the run directory, aren't followed.
+    Links inside the run directory, the parent of ``folder``, aren't followed.
     """
     temporary, root = folder / f"{name}.tmp", folder.parent
     with checkpoint_errors(temporary):
@@ -76,7 +76,7 @@ def steps_of(path: Path) -> int:
 
 
 def _root(folder: Path) -> Path:
-    """Return the run directory of a folder of checkpoints; other folders themselves."""
+    """Return the run directory if ``folder`` is its ``checkpoints``, otherwise ``folder``."""
     return folder.parent if folder.name == "checkpoints" else folder
 
 
@@ -93,10 +93,9 @@ def saved(folder: Path, kind: str = "step") -> list[Path]:
 
 
 def pointed(folder: Path, name: str) -> Path | None:
-    """Return the target of ``name``, which may also be a link or a folder; None if missing.
+    """Return the checkpoint that the file, link or folder ``name`` refers to; None if missing.
 
-    A link may only name a checkpoint in the same folder. Links above the run directory are resolved
-    in the result.
+    It must be in the same folder. The path of the run directory is resolved.
     """
     root, pointer = _root(folder), folder / name
     named = safe_files.link_target(pointer, root)
@@ -114,7 +113,7 @@ def pointed(folder: Path, name: str) -> Path | None:
 
 
 def absolute(checkpoint: Path) -> Path:
-    """Resolve the path of a checkpoint's run directory, but nothing inside it."""
+    """Resolve links in the path of a checkpoint's run directory, but not inside it."""
     root = checksums.root_of(checkpoint)
     return root.resolve() / checkpoint.relative_to(root)
 

@@ -39,7 +39,7 @@ CODE = (
     "torso",
     "algo",
     "league",
-)  # the settings that may name code, or a folder elsewhere that the run writes to
+)  # settings that may name code, or another folder that the run writes to
 _KEY_BYTES = 32
 _IMPORT = "import and run the code it names"
 _LENIENT = ("GymV21Environment", "GymV26Environment", "Record")  # import or write named files

@@ -1,4 +1,4 @@
-"""Identifies the run directory of each run in a league, to distinguish runs from copies."""
+"""Records which run directory plays as which run of a league, to detect copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_copy(league: Path, run: str, run_dir: Path) -> bool:
     """Return True if another run directory plays as ``run``, so this one is a copy.
 
     A directory that was moved on its file system or restored at its path is not a copy. On another
-    machine, every directory is a copy, except on the same shared file system.
+    host, every directory is a copy, except on the same shared file system.
     """
     owner, ours = _owner(league, run), _identity(run_dir)
     if owner is None:
@@ -43,7 +43,7 @@ def is_copy(league: Path, run: str, run_dir: Path) -> bool:
 
 
 def run_of(league: Path, run_dir: Path) -> str | None:
-    """Return the run as which this directory already plays; None if there is none."""
+    """Return the name under which this directory already plays; None if there is none."""
     ours = _identity(run_dir)
     for folder in sorted((league / RUNS).iterdir()):
         if _owner(league, folder.name) == ours:

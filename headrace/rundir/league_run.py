@@ -32,7 +32,7 @@ def folder_of(config: Config, run_dir: Path) -> Path | None:
     if config.exploit is not None:
         return None
     if (run_dir / "league").is_symlink():
-        raise CheckpointError(f"{run_dir / 'league'} is a symbolic link: name its target as league")
+        raise CheckpointError(f"{run_dir / 'league'} is a symbolic link: set league to its target")
     return run_dir / "league"
 
 
@@ -150,7 +150,7 @@ class LeagueRun:
         return SeatAssignment(mixture, checkpoint.load_one, where, self._run, only)
 
     def _join(self, folder: Path) -> None:
-        """Join the league, or continue as an earlier member; a copy of a run is another member."""
+        """Join the league or continue as an earlier member; a copy of a run is a new member."""
         is_shared, copied = self._config.league is not None, False
         if is_shared and self._run:
             copied = league_identity.is_copy(folder, self._run, self._run_dir)

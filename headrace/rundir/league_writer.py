@@ -202,7 +202,9 @@ def new_games(league: Path, run: str, offsets: Offsets) -> dict[str, tuple[int, 
             try:
                 _add_games(games, line)
             except (ValueError, TypeError, AttributeError, OverflowError) as error:
-                raise CheckpointError(f"{file} holds other lines than games ({error})") from None
+                raise CheckpointError(
+                    f"{file} contains lines that are not games ({error})"
+                ) from None
         moved[file.name] = at + len(whole) + bool(whole)
     offsets.update(moved)
     return games

@@ -84,10 +84,11 @@ def locked(folder: Path, root: Path) -> Lock | None:
     """Lock a folder of a study, creating it if needed; None if another process holds the lock.
 
     Args:
-        root: folder of the study, see :mod:`headrace.processes.safe_files`.
+        root: folder of the study; see :mod:`headrace.processes.safe_files`.
 
     Raises:
-        CheckpointError: it can't be created, it holds a link, or the file system has no locks.
+        CheckpointError: the folder can't be created, it contains a link, or the file system has no
+            locks.
     """
     with checkpoint_errors(folder):
         safe_files.make_folders(folder, root)

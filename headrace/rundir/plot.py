@@ -66,7 +66,7 @@ def plot(
 
 
 def save_figure(figure: Any, path: Path, dpi: int) -> None:
-    """Save a Matplotlib figure atomically, in the format of its name.
+    """Save a Matplotlib figure atomically, in the format of the file's suffix.
 
     Raises:
         OSError, ValueError: the file can't be written, or Matplotlib doesn't know the format.

@@ -108,8 +108,8 @@ class Result:
     explained_variance: float | None = metric("losses/explained_variance", Mean())
     grad_norm: float | None = metric("losses/grad_norm", Mean())
     mean_size: float | None = metric("losses/mean_size", Mean())
-    """Mean distance of the means of bounded continuous actions from the middle of their bounds; 1
-    is at a bound."""
+    """Mean distance of continuous actions' means from the middle of their bounds, relative to the
+    bounds: 1 is at a bound."""
     lag_mean: float | None = metric("lag/mean", Ratio("lag_sum", "num_lags"))
     """Policy lag in updates between acting and training, at each optimiser step."""
     lag_max: int | None = metric("lag/max", Greatest())
@@ -146,9 +146,9 @@ class Result:
     """Resident memory of the first learner's process; None if the system doesn't report it."""
     memory_free: int | None = metric("memory/free_bytes")  # free for processes there
     cores_own: float | None = metric("cores/own")
-    """Mean number of cores in use by the run, of those that it may use, since a measurement at
-    least one second ago. None with several learners or a cluster, or if the system doesn't report
-    it."""
+    """Mean number of cores in use by the run since the previous measurement, which is at least one
+    second ago. Only cores that the run may use count. None with several learners or a cluster, or
+    if the system doesn't report it."""
     cores_other: float | None = metric("cores/other")  # in use by other programs
     cores_idle: float | None = metric("cores/idle")
     queue_depth: float | None = metric("queue/depth", Mean())

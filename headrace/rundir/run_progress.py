@@ -22,7 +22,7 @@ from headrace.rundir.per_task_metrics import by_policy
 from headrace.rundir.result import Result
 
 CURVE_POINTS = 60  # fewest results of a run that reaches total_steps, unless it has fewer updates
-_MEMORY_S = 1.0  # fewest seconds between measurements of memory and cores, of a few milliseconds
+_MEMORY_S = 1.0  # between measurements of memory and cores, which take some milliseconds
 _SHARE_OF_RUN, _FASTEST = 1 / 40, 1 / 50  # of the seconds so far, and of the interval
 
 
@@ -106,7 +106,9 @@ class RunProgress:
         self._first_time = self._last_time = started
         self._mapping: PolicyMapping | None = None
         self._measured_at, self._memory = -math.inf, (0, 0)
-        alone = config.num_learners == 1 and config.cluster is None  # all processes descend
+        alone = (
+            config.num_learners == 1 and config.cluster is None
+        )  # all processes descend from this one
         self._cores = CoreMeter() if alone else None
         self._use: CoreUse | None = None
         self.has_news = True  # there were updates since the last result, or there is no result

@@ -38,7 +38,7 @@ from headrace.spaces.images import image_shape, is_image, layout_of
 from headrace.spaces.observations import at
 
 _FPS = 30  # if the environment defines no frame rate
-_MAX_STEPS = 30_000  # of an episode that doesn't end
+_MAX_STEPS = 30_000  # limit of an episode
 _SMALL = 64  # pixels; frames with a shorter side are enlarged
 
 _BRIGHTEST = 1e6  # largest plausible range of brightness
@@ -112,9 +112,9 @@ def _until_the_end(
         yield moment
         if games_over(envs, moment.ends.reshape(-1, len(agents_of(envs)) or 1)).all():
             return
-        is_late = patience.is_over(lambda: f"video: {steps:,} steps are recorded")  # noqa: B023
+        is_late = patience.is_over(lambda: f"video: {steps:,} steps recorded")  # noqa: B023
         if steps > 0 and (is_late or steps >= limits.max_steps):
-            line = f"{limits.exceeded(1, 1, steps)}, where the video ends"
+            line = f"{limits.exceeded(1, 1, steps)}, so the video ends there"
             print_to_stderr(f"{line}; train with {time_limit()}")
             return
 

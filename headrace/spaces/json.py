@@ -75,14 +75,14 @@ def space_from_json(values: dict[str, Any]) -> gymnasium.Space:
     """Restore the space that :func:`space_to_json` converted.
 
     Raises:
-        KeyError, TypeError, ValueError: the values are no space's, or one that is too large.
+        KeyError, TypeError, ValueError: the values don't describe a space, or it is too large.
     """
     _check_size(values, _MOST_NESTED)
     return _restored(values)
 
 
 def _check_size(values: dict[str, Any], levels: int) -> int:
-    """Return the number of elements of a space; raise ValueError before memory is needed."""
+    """Return a space's number of elements; raise ValueError if it is too large to create."""
     if not levels:
         raise ValueError(f"a space has more than {_MOST_NESTED} levels")
     if values["type"] in ("Dict", "Tuple"):
@@ -92,7 +92,7 @@ def _check_size(values: dict[str, Any], levels: int) -> int:
     else:
         size = math.prod(int(side) for side in values.get("shape", ()))
     if not 0 <= size <= _MOST_ELEMENTS:
-        raise ValueError(f"a space has {size:,} elements, and at most {_MOST_ELEMENTS:,} are read")
+        raise ValueError(f"a space has {size:,} elements, and the limit is {_MOST_ELEMENTS:,}")
     return size
 
 

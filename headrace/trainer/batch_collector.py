@@ -22,7 +22,7 @@ from headrace.trainer.prefetch import BatchPrefetcher
 from headrace.transport.queue import Header
 from headrace.types import Batch, Rollout
 
-_DROPS_PER_SLOT = 3  # dropped rollouts in a row, per slot, that mean that actors are out of date
+_DROPS_PER_SLOT = 3  # dropped rollouts in a row, per slot, that fail the run
 
 
 class BatchCollector:
@@ -151,12 +151,12 @@ class BatchCollector:
     def _check_progress(self, dropped: list[Header], oldest: int) -> None:
         """Raise ActorFailed if actors have stopped fetching weights.
 
-        While the learner waits, it publishes nothing. So only rollouts that were in flight before
-        can be too old, unless actors act with old weights for ever.
+        The learner publishes nothing while it waits. So only rollouts that were already in flight
+        can be too old, unless actors keep acting with old weights.
 
         Args:
             dropped: headers of the rollouts dropped in a row.
-            oldest: updates by which a rollout may be old.
+            oldest: largest accepted age of a rollout, in updates.
         """
         if len(dropped) < _DROPS_PER_SLOT * self._source.num_slots:
             return
@@ -164,9 +164,10 @@ class BatchCollector:
         actors = ", ".join(map(str, sorted({header.actor for header in recent})))
         newest = max(header.version for header in recent)
         raise ActorFailed(
-            f"no progress: {len(dropped)} rollouts in a row were too old. Actors {actors} act with "
-            f"weights of update {newest} or earlier and no longer fetch new ones, but the learner "
-            f"has made {self._updates} updates and accepts rollouts that are at most {oldest} old"
+            f"no progress: {len(dropped)} rollouts in a row were too old. The latest ones are "
+            f"from actors {actors}, which use weights of update {newest} or earlier and no longer "
+            f"fetch new ones. The learner is at update {self._updates} and accepts rollouts that "
+            f"are at most {oldest} updates old"
         )
 
     def _note_drift(self, batch: Batch) -> None:

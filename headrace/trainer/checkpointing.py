@@ -160,16 +160,16 @@ class Checkpointer:
             self._notify(f"could not save the updates since the latest checkpoint: {failure}")
 
     def _may_save_alone(self, error: BaseException | None) -> bool:
-        """Return True if the weights are valid without the other learners."""
+        """Return True if this learner's weights are valid and may be saved alone."""
         is_valid = isinstance(error, OthersLost) or not isinstance(error, LearnerFailed)
         return is_valid and not self._config.deterministic  # which saves at fixed steps
 
     def _save_alone(self) -> None:
         """Save without the other learners, some of which have died.
 
-        All learners have the same weights and optimiser. The first one that gets here saves; the
-        others wait for it. Replay buffers and episodes of this learner stand for those of others.
-        Rank 0 may be dead, so others save as well, if a parent process holds the lock for all.
+        All learners have the same weights and optimiser state. The first one to get here saves, and
+        the others wait for it. Its replay buffer and episodes stand in for those of the others.
+        Rank 0 may be dead, so any rank may save if a parent process holds the lock for all.
         """
         if self._group.rank > 0 and (self._locks or self._config.cluster is not None):
             return
@@ -202,7 +202,7 @@ class Checkpointer:
     def _state_of(
         self, own: list[dict[str, Any]], episodes: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return the state to save, except the progress; ``own``, ``episodes``: by rank."""
+        """Return the state to save, except the progress; ``own`` and ``episodes`` are by rank."""
         state = {"learner": self._saved.learner.state_dict(), "own": own, "episodes": episodes}
         if self._saved.league is not None:
             state["league"] = self._saved.league.state_dict()
@@ -266,7 +266,7 @@ class Checkpointer:
             raise CheckpointError(f"{name}/trainer.pt doesn't fit this run: {why}") from error
 
     def _state_in(self, folder: Path) -> dict[str, Any]:
-        """Load a checkpoint's training state if its values are like those of a new run."""
+        """Load a checkpoint's training state; check its types against those of a new run."""
         _, learner, progress, episodes, _ = self._saved
         trained, own = learner.state_dict(), learner.own_state()
         if self._config.algo_name not in ALGORITHMS:  # its state may hold any plain values
@@ -307,7 +307,7 @@ def _check_finite(policy: AnyPolicy) -> None:
     """Raise NonFinite if a weight isn't finite; buffers may be infinite, such as masks."""
     for name, weight in policy.named_parameters():
         if not weight.isfinite().all():
-            raise NonFinite(f"{name} has values that are not finite, so it is not saved")
+            raise NonFinite(f"{name} has values that are not finite, so nothing is saved")
 
 
 def _written(spaces: Sequence[Spaces]) -> list[list[Any]]:

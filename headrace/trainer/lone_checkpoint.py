@@ -16,9 +16,9 @@ from headrace.rundir.folders import steps_of
 
 @contextlib.contextmanager
 def claimed(run_dir: Path, env_steps: int) -> Iterator[bool]:
-    """Yield True to the first of several processes inside the block; later ones wait for it.
+    """Let several processes run the block in turn; yield True to the one that has to save.
 
-    Yield False if a checkpoint of ``env_steps`` or more exists.
+    Yield False if a checkpoint of ``env_steps`` or more steps exists.
     """
     folder = run_dir / "checkpoints"
     with contextlib.ExitStack() as stack:
@@ -33,7 +33,7 @@ def claimed(run_dir: Path, env_steps: int) -> Iterator[bool]:
 
 
 def best_return(run_dir: Path) -> float | None:
-    """Return the training return of the best checkpoint, which only rank 0 knows, or None."""
+    """Read the best return from the best checkpoint, because only rank 0 has it in memory."""
     with contextlib.suppress(CheckpointError):
         if checkpoint.exists(run_dir):
             state = checkpoint.load_trainer(checkpoint.find(run_dir, "best"))

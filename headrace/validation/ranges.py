@@ -116,7 +116,7 @@ SOME_SECONDS = Range(0, 1e9)  # only compared with clocks
 
 NOT_EMPTY = Constraint("not empty", bool)
 PATH = Constraint(
-    "not empty, and without line breaks and other control characters",
+    "not empty, and without line breaks or other control characters",
     lambda path: bool(path) and not re.search(r"[\x00-\x1f\x7f-\x9f]", path),
 )
 A_FEW = Constraint("at least one, and at most 64", lambda x: 1 <= len(x) <= 64)

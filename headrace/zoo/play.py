@@ -43,7 +43,7 @@ class Player:
         folder: folder of a checkpoint.
         seed: seed of the environment.
         trust: import the code that the run names without an entry in the user's allow-list.
-        max_steps, timeout_s: limits of an episode; None: as in the run's evaluations.
+        max_steps, timeout_s: limits of an episode; None: the run's eval_max_steps, eval_timeout_s.
 
     Raises:
         CheckpointError: the checkpoint is corrupt, or names code that isn't allowed.
@@ -106,7 +106,7 @@ class Player:
     def episodes(self, count: int, window: bool) -> Iterator[tuple[dict[str, float], int]]:
         """Play episodes one by one; yield the returns and the number of steps of each.
 
-        Returns are by agent; the name of a single one is empty. An episode that doesn't end within
+        Returns are by agent; a single agent has an empty name. An episode that doesn't end within
         the limits is reported and cut, and the environment is reset.
 
         Args:

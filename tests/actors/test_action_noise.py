@@ -79,7 +79,7 @@ def test_sequences_end_after_their_length_and_depend_on_the_seed_alone():
     again = drawn(other, 100)
     assert torch.equal(again, drawn(noise, 100))
     assert not torch.equal(again, drawn(other, 100))
-    # The length of a fragment may exceed that of a sequence.
+    # A fragment may be longer than a sequence.
     assert ActionNoise(DiagGaussian(1), 1, 1.0).draw(3000).std() > 0.3
 
 

@@ -79,7 +79,7 @@ def steps(*rows):
         )
 
 
-def test_an_environment_plays_no_further_after_an_episode_that_was_cut():
+def test_an_environment_stops_playing_after_an_episode_that_was_cut():
     rows = [([0, 0], [1, 1], [0, 0]), *[([1, 1], [0, 0], [0, 0])] * 3, ([9, 1], [0, 0], [0, 1])]
     played = whole_episodes(steps(*rows), 2, 4, limits=Limits(max_steps=3), notify=print)
     assert played.agents == [([3.0, 3.0], [3, 3])]
@@ -140,7 +140,7 @@ def test_a_video_of_an_episode_that_does_not_end_is_cut(policy, tmp_path, capsys
     with imageio.get_reader(path) as video:
         assert video.count_frames() == 11
     line = capsys.readouterr().err
-    assert line.startswith("headrace: the episode did not end within 10 steps, where the video")
+    assert line.startswith("headrace: the episode did not end within 10 steps, so the video")
     record_video(policy, Endless, tmp_path, 0, limits=Limits(timeout_s=0.01))
     assert "did not end within 0.01 s" in capsys.readouterr().err
 

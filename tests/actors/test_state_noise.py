@@ -146,8 +146,8 @@ def test_an_exported_policy_acts_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda: policy_for(Discrete(2)), "use_sde=True is for Box actions"),
-        (lambda: Network(sde_sample_freq=4), "sde_sample_freq is for use_sde=True"),
+        (lambda: policy_for(Discrete(2)), "use_sde=True requires Box actions"),
+        (lambda: Network(sde_sample_freq=4), "sde_sample_freq requires use_sde=True"),
         (
             lambda: Config(algo=hr.PPO(noise_color=1.0), network=SDE),
             "noise_color",
@@ -156,13 +156,13 @@ def test_an_exported_policy_acts_the_same(tmp_path):
         (lambda: Config(policies="per-agent", network=SDE), "several policies"),
     ],
 )
-def test_where_it_cannot_be_used_an_error_says_why(change, words):
+def test_unsupported_uses_raise_an_error_with_the_reason(change, words):
     with pytest.raises(ConfigError, match=words):
         change()
 
 
 def test_a_run_trains_resumes_and_loads(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.evaluating.run_end.plot", lambda runs: None)  # which takes longer
+    monkeypatch.setattr("headrace.evaluating.run_end.plot", lambda runs: None)  # too slow
     monkeypatch.setattr("headrace.evaluating.run_end._report", lambda run_dir: None)
     sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 16, "eval_episodes": 0}
     settings = {"transport": "serial", "run_dir": str(tmp_path / "run"), "quiet": True, **sizes}

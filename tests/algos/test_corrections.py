@@ -78,7 +78,7 @@ def literal(correction: str, stream: Stream, log_prob: Tensor) -> tuple[Tensor, 
         term = log_prob[t, b]
         if correction == "epsilon":
             term = (term.exp() + 1e-6).log()
-        elif weighted:  # the ratio is the value, and log pi has the gradient
+        elif weighted:  # the ratio contributes its value, and log pi the gradient
             term = 1.0 + term - term.detach()
         loss = loss - weight * advantage[t, b].item() * term
     return loss, vs

@@ -1,4 +1,4 @@
-"""Random faults and settings are drawn and judged as documented."""
+"""Random faults, settings and damage are reproducible, and their results are checked correctly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_same_number_draws_the_same_fault(benchmark):
     [
         (lambda: 0, None),
         (lambda: print("headrace: bad value") or 2, None),
-        (lambda: print("bad value") or 2, "exit status 2 without a sentence"),
+        (lambda: print("bad value") or 2, "exit status 2 without a message"),
         (lambda: sys.exit("headrace: bad value"), None),
         (lambda: 1 // 0, "prints a traceback"),
         (lambda: sys.modules["time"].sleep(60), "hangs"),

@@ -1,4 +1,4 @@
-"""Findings on short files of real runs: the first results, and some of the later ones."""
+"""Findings in shortened files of real runs: the first results, and some of the later ones."""
 
 from __future__ import annotations
 

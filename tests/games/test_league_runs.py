@@ -146,7 +146,7 @@ def test_a_copy_that_died_before_its_first_checkpoint_keeps_its_name(tmp_path: P
         ({"device": -1, "path": "/"}, True),
     ],
 )
-def test_a_copy_is_told_from_a_directory_that_was_moved(
+def test_a_copy_is_distinguished_from_a_moved_directory(
     tmp_path: Path, changes: dict[str, Any], copied: bool
 ) -> None:
     (tmp_path / "runs" / "a").mkdir(parents=True)

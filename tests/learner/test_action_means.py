@@ -1,4 +1,4 @@
-"""The distance of means from the middle of their bounds, and its place in the metrics."""
+"""Tests of the distance of action means from the middle of their bounds."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def count_calls(monkeypatch) -> list[int]:
 
 
 def check(seed: int) -> None:
-    """Train on the same data in both ways, with one thread to three."""
+    """Train on the same data in both ways, with one to three threads."""
     kind, threads = random.Random(seed).choice(("adam", "rmsprop")), 1 + seed % 3
     at_once, one_by_one, batch = pair(seed, optimizer=kind, threads=threads)
     at_once._whole_update._parts = lambda algo, size: min(threads, size)

@@ -1,4 +1,4 @@
-"""The use of cores is that of this process tree, of other programs, and the rest."""
+"""Core use is split into this process tree, other programs and idle time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPIN = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() 
 
 
 class Times(SimpleNamespace):
-    """Seconds of one core, as psutil returns them."""
+    """CPU times of one core in seconds, as psutil returns them."""
 
     def __iter__(self):
         return iter(vars(self).values())

@@ -193,7 +193,7 @@ def test_forks_of_a_fork_server_collect_garbage_and_keep_their_exit_status():
 
 
 def test_a_stopped_fork_server_ends_with_its_parent():
-    """A stopped process would not notice that its parent has ended."""
+    """A stopped process can't notice that its parent has ended."""
     script = (
         "import os, signal; from multiprocessing import forkserver; "
         "from headrace.processes import start_fork_server; start_fork_server('json'); "

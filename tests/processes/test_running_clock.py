@@ -1,4 +1,4 @@
-"""Timeouts count only time in which this process ran."""
+"""Timeouts count only the time during which this process was not stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.transport.slots import Slots
 
 @pytest.fixture
 def now(monkeypatch):
-    """Returns a list with the time that clocks see."""
+    """Return a list whose element is the time that clocks return."""
     time = [100.0]
     monkeypatch.setattr(running_clock.time, "monotonic", lambda: time[0])
     return time

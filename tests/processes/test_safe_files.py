@@ -142,11 +142,11 @@ def test_a_link_is_replaced_and_not_followed(run, victim, make):
     assert not (run / "file").is_symlink()
 
 
-def test_what_is_removed_is_inside(run, tmp_path, victim):
+def test_only_files_inside_are_removed(run, tmp_path, victim):
     (run / "inner" / "link").symlink_to(victim)
     (run / "inner" / "folder").symlink_to(tmp_path)
     safe_files.remove(run / "inner", run)
-    safe_files.remove(run / "inner", run)  # which is gone
+    safe_files.remove(run / "inner", run)  # already removed
     assert list(run.iterdir()) == []
 
 
@@ -189,7 +189,7 @@ def test_a_file_without_a_size_has_a_limit_too():
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "\udcff", "7" * 5000, ""])
-def test_what_is_not_json_is_a_value_error(run, text):
+def test_invalid_json_raises_a_value_error(run, text):
     (run / "file").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=r"."):
         safe_files.read_json(run / "file", run)

@@ -1,4 +1,4 @@
-"""Names from strangers can't steer the terminal."""
+"""Untrusted names can't control the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes of continuous control that need more than independent noise."""
+"""Recipes for continuous control that need correlated noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on run directories from strangers change nothing outside them, and end in a sentence."""
+"""Commands on untrusted run directories change nothing outside them, and fail with a message."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_link_above_the_run_is_followed(run, tmp_path, capsys):
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl", "summary.json",
                                   "config.json", "warnings.jsonl", "returns.jsonl"])  # fmt: skip
 @pytest.mark.parametrize("kind", ["pipe", "device", "sparse"])
-def test_what_blocks_or_has_no_end_is_one_sentence(command, name, kind, run, capsys):
+def test_files_that_block_or_have_no_end_give_a_one_line_error(command, name, kind, run, capsys):
     (run / name).unlink(missing_ok=True)
     if kind == "pipe":
         os.mkfifo(run / name)
@@ -144,7 +144,7 @@ LINES = ["7", "[1, 2]", "null", '"text"', '{"env_steps": null}', '{"env_steps": 
 
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl", "returns.jsonl"])
-def test_json_that_is_no_result_is_one_sentence(name, line, run, capsys):
+def test_json_that_is_not_a_result_gives_a_one_line_error(name, line, run, capsys):
     (run / name).write_text(line + "\n")
     for command in ("report", "doctor"):
         assert main([command, str(run)]) == 2
@@ -153,7 +153,7 @@ def test_json_that_is_no_result_is_one_sentence(name, line, run, capsys):
 
 @pytest.mark.parametrize("values", [7, [], {"evaluation": 7}, {"time": [1]}, {"env_steps": {}},
                                     {"plan": {"planned_sps": "x"}}], ids=range(6))  # fmt: skip
-def test_a_summary_of_something_else_is_no_traceback(values, run, capsys):
+def test_a_summary_with_unexpected_values_prints_no_traceback(values, run, capsys):
     (run / "summary.json").write_text(json.dumps(values))
     for command in ("report", "doctor", "score", "resume"):
         assert main([command, str(run), *(RESUME if command == "resume" else [])]) in (0, 2)
@@ -210,7 +210,7 @@ def nested(levels):
     {"type": "Discrete", "n": -1, "start": 0},
     {"type": "Box", "shape": [2], "dtype": "O", "low": ["0"], "high": ["1"]},
 ], ids=["huge", "nested", "huge part", "negative", "objects"])  # fmt: skip
-def test_spaces_that_are_none_are_refused_before_memory_is_needed(space, run, capsys):
+def test_invalid_spaces_are_rejected_before_memory_is_allocated(space, run, capsys):
     folder = checkpoint.find(run)
     values = json.loads((folder / "config.json").read_text()) | {"observation_space": space}
     (folder / "config.json").write_text(json.dumps(values))
@@ -243,7 +243,7 @@ def altered(state, path, value):
     ],
     ids=range(9),
 )
-def test_training_state_of_another_kind_is_one_sentence(path, value, run, capsys):
+def test_training_state_of_another_type_gives_a_one_line_error(path, value, run, capsys):
     folder = checkpoint.find(run)
     torch.save(altered(checkpoint.load_trainer(folder), path, value), folder / "trainer.pt")
     summed(folder)
@@ -254,7 +254,7 @@ def test_training_state_of_another_kind_is_one_sentence(path, value, run, capsys
 # -- studies and leagues ---------------------------------------------------------------------------
 
 
-def test_a_study_trains_in_no_link(tmp_path, outside):
+def test_a_study_does_not_train_in_a_link(tmp_path, outside):
     member = tmp_path / "study" / "members" / "000"
     member.mkdir(parents=True)
     (member / "run").symlink_to(outside)
@@ -287,9 +287,9 @@ def test_a_league_with_a_linked_part_is_not_written_there(name, tmp_path, outsid
 
 
 @pytest.mark.parametrize("line", [b"7", b'{"a": 1}', b'{"a": [-1, 0]}', b'{"a": [1, 1e999]}'])
-def test_games_that_are_none_are_one_sentence(line, tmp_path):
+def test_invalid_games_give_a_one_line_error(line, tmp_path):
     league_writer.create(tmp_path / "league", {"env": "x"})
     run = league_writer.join(tmp_path / "league", "one")
     (tmp_path / "league" / "runs" / run / "games-x.jsonl").write_bytes(line + b"\n")
-    with pytest.raises(CheckpointError, match="other lines than games"):
+    with pytest.raises(CheckpointError, match="lines that are not games"):
         league_writer.new_games(tmp_path / "league", run, {})

@@ -1,4 +1,4 @@
-"""Records which files this process writes, by the real path that the kernel opened."""
+"""Records the real paths of the files that this process writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from headrace.processes import safe_files
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Events of Python's audit hooks that change names, with the positions of paths and descriptors.
+# Audit events of Python that change names, with the positions of paths and descriptors.
 CHANGES = {
     "os.mkdir": ((0, 2),),
     "os.rmdir": ((0, 1),),

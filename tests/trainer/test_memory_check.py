@@ -210,7 +210,7 @@ def test_more_actors_than_files_can_be_open_for_are_refused(limits):
     assert limits == [1024, 1024]
 
 
-def test_a_limit_that_is_too_low_for_any_actor_gives_no_impossible_number(limits):
+def test_a_limit_that_is_too_low_for_any_actor_suggests_no_number_of_actors(limits):
     limits[:] = 64, 64
     says = r"only 64 are allowed: raise the limit \(ulimit -n 132\), or set transport='serial'$"
     with pytest.raises(ConfigError, match=says):

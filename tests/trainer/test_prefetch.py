@@ -137,10 +137,10 @@ def test_actors_that_no_longer_fetch_weights_are_named(made):
 
     source.take = take
     intake.begin(meter := MetricAccumulator(), 9, lambda: False)
-    says = "12 rollouts in a row were too old. Actors 0 act with weights of update 3 or earlier"
+    says = "12 rollouts in a row were too old. The latest ones are from actors 0, which use weights"
     with pytest.raises(ActorFailed, match=says) as caught:
         intake.fresh()
-    assert "has made 9 updates and accepts rollouts that are at most" in str(caught.value)
+    assert "The learner is at update 9 and accepts rollouts that are at most" in str(caught.value)
     assert meter.dropped == len(source.released) == 12
 
 

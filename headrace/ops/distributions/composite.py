@@ -130,7 +130,7 @@ class Composite:
 
 
 def gaussian_places(distribution: Any, start: int = 0) -> Iterator[int]:
-    """Yield the elements of a distribution's noise that are normal."""
+    """Yield the indices of Gaussian elements in a distribution's noise."""
     if isinstance(distribution, Composite):
         for part in distribution.parts:
             yield from gaussian_places(part, start)

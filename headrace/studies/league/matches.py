@@ -93,10 +93,10 @@ def play(
     Args:
         games: vector environment whose columns are agents, game by game.
         episodes: number of games, at least one.
-        limits: steps of a game, and seconds of all games.
+        limits: steps per game, and seconds for all games together.
 
     Raises:
-        ConfigError: games did not end within the limits.
+        ConfigError: games didn't end within the limits.
     """
     num_agents = len(agents_of(games))
     num_games = games.num_envs // num_agents

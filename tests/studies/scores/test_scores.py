@@ -175,7 +175,7 @@ def test_random_actions_are_uniform_repeat_and_keep_to_masks():
         del gymnasium.registry["Masked-v0"]
 
 
-def test_random_actions_that_end_no_episode_are_told():
+def test_random_actions_that_end_no_episode_raise_an_error():
     says = r"^CliffWalking-v1: the episode did not end within 50 steps, but .*wrappers="
     with pytest.raises(ConfigError, match=says):
         random_returns("CliffWalking-v1", episodes=1, limits=Limits(max_steps=50))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import os
 import sys
 import time
 import types
@@ -149,12 +148,12 @@ def test_the_other_program_ends_as_far_above_the_target():
         atari.Args(beyond=-1)
 
 
-def test_processor_seconds_are_those_of_all_descendants_also_of_ended_ones():
+def test_processor_seconds_are_those_of_all_descendants_also_of_ended_ones(tmp_path):
     busy = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(0.6)\n"
     two = "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', sys.argv[1]])\n"
     processor = importlib.import_module("processor").Processor(0.0)
     command = [sys.executable, "-c", two + "time.sleep(0.6)", busy]
-    ended = Children().run(command, Path(os.devnull), 60.0, watch=processor)
+    ended = Children().run(command, tmp_path / "log", 60.0, watch=processor)
     times, work = zip(*processor.points, strict=True)
     assert ended.code == 0
     assert list(work) == sorted(work)

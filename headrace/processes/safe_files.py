@@ -185,10 +185,22 @@ def link_target(path: Path, root: Path | None = None) -> str | None:
 
 
 def created(path: Path, root: Path | None = None) -> BinaryIO:
-    """Create a file for writing. A file or link of this name is removed first, never followed."""
+    """Create a file for writing. A file or link of this name is removed first, never followed.
+
+    Raises:
+        OSError: it is a device, such as ``/dev/null``.
+    """
     with folder(path.parent, root) as inside, contextlib.suppress(FileNotFoundError):
+        _check_no_device(path.name, inside)
         os.unlink(path.name, dir_fd=inside)
     return cast(BinaryIO, open(path, "xb", opener=lambda _, flags: _descriptor(path, flags, root)))
+
+
+def _check_no_device(name: str, inside: int) -> None:
+    """Raise OSError for a device: as root, replacing it would break other programs."""
+    mode = os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise _refused(mode)
 
 
 def appended(path: Path, root: Path | None = None) -> BinaryIO:
@@ -217,9 +229,14 @@ def replace(source: Path, target: Path, root: Path | None = None) -> None:
     """Rename a file or folder, replacing the target.
 
     Both are in ``root`` (None: in the folder of ``target``).
+
+    Raises:
+        OSError: the target is a device.
     """
     root = target.parent if root is None else root
     with folder(source.parent, root) as there, folder(target.parent, root) as here:
+        with contextlib.suppress(FileNotFoundError):
+            _check_no_device(target.name, here)
         os.replace(source.name, target.name, src_dir_fd=there, dst_dir_fd=here)
 
 

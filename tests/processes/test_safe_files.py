@@ -166,6 +166,18 @@ def test_a_file_that_another_process_removes_first_is_no_error(run, monkeypatch)
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("how", ["created", "replaced"])
+def test_a_device_is_not_replaced(run, how, monkeypatch):
+    """Uses a file that looks like a device, because only root can create or lose one."""
+    device, other = run / "null", run / "other"
+    device.write_text("of others")
+    other.touch()
+    monkeypatch.setattr(safe_files.stat, "S_ISCHR", lambda mode: True)
+    with pytest.raises(OSError, match="it is "):
+        safe_files.created(device) if how == "created" else safe_files.replace(other, device)
+    assert device.read_text() == "of others"
+
+
 def test_a_path_elsewhere_is_an_os_error(run):
     with pytest.raises(OSError, match="outside of"), safe_files.folder(run.parent / "x", run):
         pass

@@ -95,8 +95,8 @@ def flat_returns(h: History) -> str | None:
     few |= h.steps_without_end > 0.25 * h.steps[-1]
     if len(returns) >= 3 and not varies and tries and not few and not h.goes_on:
         return (
-            f"every episode returns {returns[0]:g}, so there is no training signal: no "
-            "action has changed it"
+            f"every episode returns {returns[0]:g} whatever the actions, so there is nothing "
+            "to learn from"
         )
     return None
 

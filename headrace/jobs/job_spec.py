@@ -151,7 +151,7 @@ def _is_used(run_dir: Path) -> bool:
 
 def _is_held(run_dir: Path) -> bool:
     """Return whether another process trains there and holds the directory's lock."""
-    # An error means that there is no lock file, or that the file system has no locks.
+    # An error means: no lock file, or a file system without locks.
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
         file = stack.enter_context(safe_files.opened(run_dir / lock.NAME, safe_files.TEXT_BYTES))
         try:

@@ -1,17 +1,23 @@
-"""Learning suite: headrace with default settings on each environment, vs. two peers.
+"""Learning suite: headrace with default settings on each environment, vs. its peers.
 
     python benchmarks/learning.py --tasks CartPole-v1,Pendulum-v1 --seeds 3 --jobs 2
+    python benchmarks/learning.py --groups test --seeds 3
     python benchmarks/learning.py --report --docs docs
+
+The tasks form three groups. Defaults may be chosen on *development* and checked on *validation*;
+*test* is run once per release, and its results never change a default. learning_tasks.py lists all
+tasks.
 
 It needs the extras ``box2d`` and ``bench``. Runs are saved as ``OUTPUT/TASK/PROGRAM/SEED.json``.
 Saved runs aren't repeated, and interrupted runs leave nothing, so the grid can be completed in
 several sittings. Programs take turns within a task and a seed, so that slow minutes affect all of
-them. learning_tasks.py lists the tasks.
+them.
 
 headrace runs its command with ``--env-id``, ``--seed``, ``--total-steps`` and, for tasks that need
-memory, ``--core lstm``. Stable-Baselines3 runs PPO with the settings that rl-baselines3-zoo
-publishes; ``cleanrl`` is the single-file PPO of learning_ppo.py with CleanRL's settings. A run
-stops at its limit of steps or seconds. The clock starts with the process.
+memory, ``--core lstm``. Stable-Baselines3 runs PPO, as ``sb3`` with the settings that
+rl-baselines3-zoo publishes, as ``sb3-default`` with its own defaults. ``cleanrl`` is the
+single-file PPO of learning_ppo.py with CleanRL's settings. A run stops at its limit of steps or
+seconds. The clock starts with the process.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ import learning_ppo
 import tyro
 from common import train_command
 from learning_report import PAGE, report
-from learning_tasks import TASKS, Task
+from learning_tasks import GROUPS, TASKS, Task
 from rich.console import Console
 
 from headrace.errors import ConfigError, require, require_choice
@@ -46,9 +52,10 @@ from headrace.studies.children import Children
 from headrace.studies.machine import machine, wide_console
 
 FOLDER = Path(__file__).parent
-OWN = ("a2c", "ppo", "impala", "appo", "impact")
+OWN = ("a2c", "a3c", "ppo", "impala", "appo", "impact")
 PEERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "sb3": learning_peers.train_sb3,
+    "sb3-default": learning_peers.train_sb3_default,
     "cleanrl": learning_ppo.train,
 }
 EVAL_EPISODES = 20
@@ -61,10 +68,12 @@ GRACE_S = 600.0  # seconds for a peer's last update and its evaluation
 class Args:
     """Measure learning; see the module's docstring."""
 
-    tasks: str = ",".join(TASKS)
-    """Comma-separated tasks."""
+    groups: str = "development,validation"
+    """Comma-separated groups of tasks. Run test only to check a release."""
+    tasks: str = ""
+    """Comma-separated tasks, instead of groups."""
     algos: str = ",".join([*OWN, *PEERS])
-    """Comma-separated: headrace's algorithms, sb3 and cleanrl."""
+    """Comma-separated: headrace's algorithms, sb3, sb3-default and cleanrl."""
     seeds: int = 5
     first_seed: int = 0
     jobs: int = 1
@@ -79,16 +88,17 @@ class Args:
     """Folder whose results_learning.md is updated with the report, and with the plot."""
 
     def __post_init__(self) -> None:
-        for name, known in (("tasks", TASKS), ("algos", [*OWN, *PEERS])):
+        known = {"groups": GROUPS, "tasks": ["", *TASKS], "algos": [*OWN, *PEERS]}
+        for name, choices in known.items():
             for one in getattr(self, name).split(","):
-                require_choice(name, one, known)
+                require_choice(name, one, choices)
         for name in ("seeds", "jobs"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more (nearest: 1)")
         most = len(cores())
         require(self.jobs <= most, "jobs", self.jobs, f"at most the core count (nearest: {most})")
         require(self.scale > 0, "scale", self.scale, "above 0")
-        known = self.docs is None or (self.docs / PAGE).exists()
-        require(known, "docs", str(self.docs), f"a folder that has {PAGE} (nearest: docs)")
+        there = self.docs is None or (self.docs / PAGE).exists()
+        require(there, "docs", str(self.docs), f"a folder that has {PAGE} (nearest: docs)")
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,10 @@ class Case:
 
 def grid(args: Args) -> list[Case]:
     """Return all runs in the order in which they take turns."""
-    tasks = [TASKS[name] for name in args.tasks.split(",")]
+    groups = args.groups.split(",")
+    tasks = [task for task in TASKS.values() if task.group in groups]
+    if args.tasks:
+        tasks = [TASKS[name] for name in args.tasks.split(",")]
     scaled = [
         replace(task, steps=round(task.steps * args.scale), seconds=task.seconds * args.scale)
         for task in tasks

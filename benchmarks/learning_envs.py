@@ -1,7 +1,7 @@
 """Environments that Gymnasium lacks.
 
-learning.py uses ``learning_envs:TMaze-v0`` and ``learning_envs:Breakout-v1``, MinAtar's with a time
-limit. precision.py uses ``learning_envs:Catch-v0``.
+learning.py uses ``learning_envs:TMaze-v0``, and four games of MinAtar with a time limit, such as
+``learning_envs:Breakout-v1``. precision.py uses ``learning_envs:Catch-v0``.
 """
 
 from __future__ import annotations
@@ -105,9 +105,13 @@ class CatchEnv(gymnasium.Env):
 
 register("Catch-v0", entry_point="learning_envs:CatchEnv", max_episode_steps=BALLS * CELLS)
 register("TMaze-v0", entry_point="learning_envs:TMazeEnv", max_episode_steps=5 * CORRIDOR)
-register(
-    "Breakout-v1",
-    entry_point="minatar.gym:BaseEnv",
-    kwargs={"game": "breakout", "use_minimal_action_set": True},
-    max_episode_steps=5000,
-)
+for _name in ("Asterix", "Breakout", "Freeway", "SpaceInvaders"):
+    register(
+        f"{_name}-v1",
+        entry_point="minatar.gym:BaseEnv",
+        kwargs={
+            "game": {"SpaceInvaders": "space_invaders"}.get(_name, _name.lower()),
+            "use_minimal_action_set": True,
+        },
+        max_episode_steps=5000,
+    )

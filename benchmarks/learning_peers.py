@@ -11,10 +11,10 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from learning_tasks import TASKS, Task
+from learning_tasks import TASKS, Task, Zoo
 
 WINDOW = 100
 EVALUATION_SEED = 1_000_000  # same as headrace
@@ -87,18 +87,18 @@ def sb3_model(task: Task, seed: int) -> Any:
     from stable_baselines3.common.vec_env import VecNormalize
     from torch import nn
 
-    zoo, wide = task.zoo, {}
-    settings: dict[str, Any] = dict(zoo.settings)
+    zoo, settings = task.zoo, dict(task.zoo.settings)
+    network = settings.pop("policy_kwargs", {})
     if zoo.wide:
         units = {"pi": [256, 256], "vf": [256, 256]}
-        wide = {"log_std_init": -2, "ortho_init": False, "activation_fn": nn.ReLU}
-        wide["net_arch"] = units
+        network = {"log_std_init": -2, "ortho_init": False, "activation_fn": nn.ReLU}
+        network["net_arch"] = units
     for name in zoo.linear:
         settings[name] = _falling(settings[name])
     envs = make_vec_env(lambda: make_env(task), zoo.n_envs, seed=seed)
     if zoo.normalize:
         envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
-    return PPO("MlpPolicy", envs, seed=seed, device="cpu", policy_kwargs=wide, **settings)
+    return PPO("MlpPolicy", envs, seed=seed, device="cpu", policy_kwargs=network, **settings)
 
 
 def _falling(start: float) -> Any:
@@ -106,12 +106,21 @@ def _falling(start: float) -> Any:
 
 
 def train_sb3(request: dict[str, Any]) -> dict[str, Any]:
-    """Train Stable-Baselines3's PPO and evaluate it."""
+    """Train Stable-Baselines3's PPO with the zoo's settings and evaluate it."""
+    return _train_sb3(TASKS[request["task"]], request)
+
+
+def train_sb3_default(request: dict[str, Any]) -> dict[str, Any]:
+    """Train Stable-Baselines3's PPO with its default settings and evaluate it."""
+    return _train_sb3(replace(TASKS[request["task"]], zoo=Zoo()), request)
+
+
+def _train_sb3(task: Task, request: dict[str, Any]) -> dict[str, Any]:
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
 
     torch.set_num_threads(1)  # the fastest for its small batches
-    task, curve = TASKS[request["task"]], Curve(request)
+    curve = Curve(request)
 
     class Watch(BaseCallback):
         def _on_step(self) -> bool:

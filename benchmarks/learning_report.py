@@ -16,27 +16,46 @@ from rich.console import Console
 
 from headrace.studies.machine import markdown, show, write_csv
 from headrace.studies.plotting import picture
-from headrace.studies.statistics import interquartile
+from headrace.studies.statistics import Estimate, improvement, interquartile
 
 FRACTIONS = [i / 20 for i in range(1, 21)]
-COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "impact": "C3", "a2c": "C4"}
-GREYS = {"sb3": "0.2", "cleanrl": "0.55"}
+COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "impact": "C3", "a2c": "C4", "a3c": "C6"}
+GREYS = {"sb3": "0.2", "sb3-default": "0.4", "cleanrl": "0.6"}
 PAGE, DATA = "results_learning.md", "learning_suite.csv"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def summary_rows(suite: Suite) -> list[dict[str, str]]:
-    """Return interquartile means by program: over equal seconds, equal steps, and evaluated."""
+    """Return the summary by program.
+
+    Interquartile means are over equal seconds, equal steps, and evaluations; then come the
+    probabilities to beat each peer, and the task with the lowest share of the best score.
+    """
     columns = {
         "all seconds": interquartile({a: suite.scores(a, 0, [1.0]) for a in suite.algos}),
         "all steps": interquartile({a: suite.scores(a, 1, [1.0]) for a in suite.algos}),
         "evaluated": interquartile({a: suite.evaluated(a) for a in suite.algos}),
     }
-    return [
-        {"program": PEERS.get(algo, algo)}
-        | {name: found[algo].text() for name, found in columns.items()}
-        for algo in suite.algos
-    ]
+    better = _improvements(suite)
+    rows = []
+    for algo in suite.algos:
+        row = {"program": PEERS.get(algo, algo)}
+        row |= {name: found[algo].text() for name, found in columns.items()}
+        row |= {
+            f"beats {PEERS[peer]}": better[algo, peer].text() if (algo, peer) in better else ""
+            for peer in suite.algos
+            if peer in PEERS
+        }
+        share, task = suite.worst(algo)
+        rows.append(row | {"lowest share of the best": f"{share:.2f} ({task})"})
+    return rows
+
+
+def _improvements(suite: Suite) -> dict[tuple[str, str], Estimate]:
+    """Return the probability that our run beats a peer's after equal seconds, by (own, peer)."""
+    peers = [algo for algo in suite.algos if algo in PEERS]
+    pairs = [(algo, peer) for algo in suite.algos if algo not in PEERS for peer in peers]
+    return improvement({a: suite.scores(a, 0, [1.0])[..., 0] for a in suite.algos}, pairs)
 
 
 def _number(value: float) -> str:

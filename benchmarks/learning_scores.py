@@ -18,9 +18,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from learning_tasks import TASKS
+from learning_tasks import TASKS, Task
 
-PEERS = {"sb3": "Stable-Baselines3 PPO", "cleanrl": "CleanRL-style PPO"}
+PEERS = {
+    "sb3": "Stable-Baselines3 PPO",
+    "sb3-default": "Stable-Baselines3 PPO, defaults",
+    "cleanrl": "CleanRL-style PPO",
+}
 
 Run = Mapping[str, Any]  # a file of learning.py
 
@@ -84,3 +88,22 @@ class Suite:
             [TASKS[name].score(run["evaluation"]["mean"]) for run in self.by_task[name][algo]]
             for name in self.whole
         ]).T  # fmt: skip
+
+    def worst(self, algo: str) -> tuple[float, str]:
+        """Return the smallest share of the best program's score over whole tasks, and the task.
+
+        Scores are means over seeds of the better of the last training return and the evaluation.
+        Tasks on which no program beats random actions are left out.
+        """
+        shares = []
+        for name in self.whole:
+            means = {a: self._final(runs, TASKS[name]) for a, runs in self.by_task[name].items()}
+            best = max(means.values())
+            if best > 0:
+                shares.append((max(means[algo], 0.0) / best, name))
+        return min(shares, default=(math.nan, ""))
+
+    @staticmethod
+    def _final(runs: Sequence[Run], task: Task) -> float:
+        finals = [max(run["training_return"], run["evaluation"]["mean"]) for run in runs]
+        return float(np.mean([task.score(value) for value in finals]))

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -32,11 +33,12 @@ def tasks():
 # -- tasks -----------------------------------------------------------------------------------------
 
 
-def test_the_table_has_14_tasks_and_only_settings_that_the_library_takes(tasks):
+def test_the_table_has_24_tasks_in_three_groups_and_only_settings_that_the_library_takes(tasks):
     from stable_baselines3 import PPO
 
     known = set(inspect.signature(PPO).parameters)
-    assert len(tasks.TASKS) == 14
+    groups = Counter(task.group for task in tasks.TASKS.values())
+    assert groups == {"development": 12, "validation": 6, "test": 6}
     for task in tasks.TASKS.values():
         assert set(task.zoo.settings) <= known
         assert set(task.zoo.linear) <= set(task.zoo.settings)
@@ -91,8 +93,10 @@ def test_the_peers_advantages_are_the_literal_sum():
     assert found == pytest.approx(literal_advantages(reward, value, ended.astype(float), 0.9, 0.8))
 
 
-@pytest.mark.parametrize(("name", "task"), [("sb3", TASK), ("cleanrl", TASK),
-                                            ("cleanrl", "Pendulum-v1")])  # fmt: skip
+PEERS = [("sb3", TASK), ("sb3-default", "Taxi-v4"), ("cleanrl", TASK), ("cleanrl", "Pendulum-v1")]
+
+
+@pytest.mark.parametrize(("name", "task"), PEERS)
 def test_a_peer_trains_to_its_steps(learning, name, task):
     limits = {"task": task, "seed": 1, "steps": 2048, "seconds": 60.0, "interval_s": 0.01}
     with torch_threads(1):

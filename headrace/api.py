@@ -12,7 +12,7 @@ from headrace.actors.task_adapter import one_task
 from headrace.algos.common import Hyperparameters
 from headrace.callbacks import CallbackList
 from headrace.config import Config, unknown_setting
-from headrace.config.algorithms import instance, is_called, short_name
+from headrace.config.algorithms import check_order, instance, is_called, short_name
 from headrace.errors import (
     CheckpointError,
     ConfigError,
@@ -75,6 +75,7 @@ def train(
         ConfigError: a setting is unknown or invalid; no process was started.
     """
     overrides: dict[str, Any] = dict(settings)
+    check_order(env, algo)
     algo = cast("Hyperparameters | None", instance(algo))
     for name in overrides:
         if name not in {f.name for f in dataclasses.fields(Config)}:

@@ -10,7 +10,7 @@ from warm import run
 
 import headrace as hr
 from headrace.cli import main
-from headrace.errors import CheckpointError, in_flags, setting
+from headrace.errors import CheckpointError, ConfigError, in_flags, setting
 from headrace.rundir.directories import default_run_dir
 
 TINY = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "total_steps": 64}
@@ -150,3 +150,9 @@ def test_settings_are_written_as_the_caller_does():
         assert setting("overwrite") == "--overwrite"
         assert setting("policies", "'per-agent'") == "--policies per-agent"
     assert re.match("overwrite=", setting("overwrite"))
+
+
+@pytest.mark.parametrize("env", ["ppo", hr.PPO, hr.PPO()], ids=["name", "class", "instance"])
+def test_an_algorithm_in_the_place_of_the_environment_is_named(env):
+    with pytest.raises(ConfigError, match=r"is an algorithm, .* write hr\.train"):
+        hr.train(env, "CartPole-v1", **TINY)

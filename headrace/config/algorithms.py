@@ -107,6 +107,21 @@ def instance(algo: Any) -> Any:
     return find(algo)() if isinstance(algo, str) else algo
 
 
+def check_order(env: Any, algo: Any) -> None:
+    """Raise ConfigError if an algorithm was given as the environment, the first argument."""
+    is_class = isinstance(env, type) and issubclass(env, Hyperparameters)
+    is_name = isinstance(env, str) and env.lower() in ALGORITHMS
+    if not (is_name or is_class or isinstance(env, Hyperparameters)):
+        return
+    first = shown(algo) if isinstance(algo, str) else "env"
+    kind = env if is_class else type(env)
+    second = shown(env) if is_name else f"hr.{kind.__name__}()"
+    raise ConfigError(
+        f"env={second} is an algorithm, but the environment is the first argument; write "
+        f"hr.train({first}, {second})"
+    )
+
+
 def check(algo: Any) -> None:
     """Raise ConfigError unless this is an algorithm that can train."""
     kind = type(algo)

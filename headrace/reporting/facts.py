@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -172,8 +173,27 @@ def _space(values: Any) -> str:
     kind, inner = str(values.get("type")), values.get("spaces")
     if isinstance(inner, list):
         return f"{kind} of {len(inner)}"
-    shape = [values[name] for name in ("shape", "n", "nvec") if name in values]
-    return f"{kind}({', '.join(map(str, shape))})"
+    parts = [str(values[name]) for name in ("shape", "n", "nvec") if name in values]
+    if "low" in values and "high" in values:
+        parts.append(f"{_extreme(values['low'], min)} to {_extreme(values['high'], max)}")
+    if "dtype" in values:
+        parts.append(str(values["dtype"]))
+    return f"{kind}({', '.join(parts)})"
+
+
+def _extreme(bounds: Any, of: Callable[[Iterable[float]], float]) -> str:
+    """Return the lowest or highest of nested bounds, which ``config.json`` stores as text."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):  # from a stranger
+        return f"{of(map(float, _flat(bounds))):g}"
+    return "?"
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    if not isinstance(values, list):
+        yield values
+        return
+    for one in values:
+        yield from _flat(one)
 
 
 def videos(runs: Sequence[RunCurves], output: Path) -> list[Video]:

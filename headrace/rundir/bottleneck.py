@@ -95,6 +95,7 @@ class RunTimes:
     waiting_s: float = 0.0  # actors waiting for slots of these rollouts
     idle_s: float = 0.0  # learners waiting for rollouts
     ahead: ActorsAhead | None = None  # None: unknown
+    free_cores: int | None = None  # cores that neither actors nor learners use; None: unknown
 
     @property
     def rates(self) -> ThroughputRates | None:
@@ -148,6 +149,8 @@ def _line(rates: ThroughputRates, measured_sps: float, spent: RunTimes) -> str:
         "both": f"actors and {learner} are equally fast",
     }[rates.bottleneck]
     more = "another actor (on a free core) or a faster environment"
+    if spent.free_cores is not None and spent.free_cores < 1:
+        more = "more cores for another actor, or a faster environment,"
     if spent.one_process:
         more = "actors in separate processes (transport=shm) or a faster environment"
     less = f"a faster {learner.removesuffix('s')} or a smaller network"

@@ -13,6 +13,7 @@ from headrace.envs.names import env_name
 from headrace.games import turn_based_game
 from headrace.learner.multi_policy_learner import METRICS
 from headrace.nn.policy_mapping import PolicyMapping
+from headrace.processes import cores
 from headrace.processes.core_use import CoreMeter, CoreUse
 from headrace.processes.memory import free_bytes, resident_bytes
 from headrace.rundir.bottleneck import ActorsAhead, RunTimes, compare
@@ -247,6 +248,15 @@ class RunProgress:
             config.algo.max_lag, config.per_learner.sizes, config.num_learners, tasks
         )
 
+    @property
+    def _free_cores(self) -> int | None:
+        """Cores of this machine that the run's processes don't use; None if they are elsewhere."""
+        config = self._config
+        if config.cluster is not None:
+            return None
+        learners = 0 if config.algo.max_lag == 0 else config.num_learners
+        return len(cores()) - config.num_learners * config.per_learner.num_actors - learners
+
     def _plan(self) -> dict[str, float | str] | None:
         """Compare the speed with the run's capacities; None if actors compute gradients."""
         config, total = self._config, self._later if self._later.env_steps else self._total
@@ -264,5 +274,6 @@ class RunProgress:
             waiting_s=1e-9 * total.waiting_ns,
             idle_s=total.wait_s,
             ahead=self._ahead,
+            free_cores=self._free_cores,
         )
         return compare(spent, self.sps)

@@ -74,7 +74,7 @@ def test_the_tables_say_what_the_files_say(seeds, tmp_path):
     for text in (
         *("480.2 ± 3.0", "40,000", "12.5 s", "9,100 steps/s", "after 0.7 s", "10,000 steps/s"),
         *("the learner is it", "learner waiting for rollouts", "APPO".lower(), "CartPole-v1"),
-        *("Discrete(2)", "Box([4])", "2.13", "num_actors", "learning_rate"),
+        *("Discrete(2)", "Box([4], -1 to 1, float32)", "2.13", "num_actors", "learning_rate"),
     ):
         assert text in page.text, text
 

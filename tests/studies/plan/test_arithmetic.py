@@ -117,6 +117,13 @@ def test_no_run_is_said_to_have_made_more_than_all_of_its_plan(spent, measured, 
     assert ": 63,812 steps/s, planned 50,000; " in faster
 
 
+def test_another_actor_is_advised_only_with_a_free_core():
+    for free, words in ((None, "another actor (on a free core)"), (1, "(on a free core)"),
+                        (0, "more cores for another actor, or a faster environment,")):  # fmt: skip
+        plan = compare(RunTimes(**SPENT | {"free_cores": free}), 48_000)
+        assert words in plan["line"]
+
+
 def test_sums_over_learners_are_shared_out_among_them():
     plan = compare(RunTimes(**SPENT | {"num_learners": 2, "learning_s": 8.0, "num_actors": 4}), 1.0)
     assert (plan["actors_sps"], plan["learners_sps"]) == (100_000, 25_000)

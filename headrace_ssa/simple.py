@@ -7,7 +7,8 @@ its exact return.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from headrace.errors import require, shown
 from headrace_ssa.batch import checked, generators
 
 NUM_SATELLITES = 5
@@ -45,6 +47,17 @@ def optimal_return(priorities: Any, num_steps: int = EPISODE_STEPS) -> Any:
     return num_steps * expected
 
 
+def _check_config(config: Any) -> None:
+    """Raise ConfigError unless this is a dict or None; warn of its values, which have no effect."""
+    valid = "a dict or None: RLlib's env_config"
+    require(config is None or isinstance(config, Mapping), "config", config, valid)
+    if config:
+        warnings.warn(
+            f"config={shown(dict(config))} has no effect: SimpleSatellite has no settings",
+            stacklevel=3,
+        )
+
+
 class SimpleSatelliteEnv(gymnasium.Env):
     """Environment that observes one of 5 satellites at each of 20 steps.
 
@@ -58,11 +71,19 @@ class SimpleSatelliteEnv(gymnasium.Env):
 
     All randomness of an episode comes from one draw of 25 numbers at its reset: the 5 priorities,
     then a number per step, below 0.8 for success.
+
+    Args:
+        config: RLlib's ``env_config``. The game has no settings, so values in it are ignored, with
+            a warning.
+
+    Raises:
+        ConfigError: ``config`` is neither a dict nor None.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        _check_config(config)
         self.observation_space = Box(*_OBSERVATION_SPACE)
         self.action_space = Discrete(NUM_SATELLITES)
         self._steps = EPISODE_STEPS  # so that step() raises before the first reset
@@ -108,11 +129,15 @@ class SimpleSatelliteVectorEnv(VectorEnv):
 
     Each environment has its own generator, so its episodes are bit-for-bit those of a single
     environment with the same seed. All episodes begin and end together.
+
+    Args:
+        config: as for :class:`SimpleSatelliteEnv`.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, config: Mapping[str, Any] | None = None) -> None:
+        _check_config(config)
         self.num_envs = num_envs
         self.single_observation_space = Box(*_OBSERVATION_SPACE)
         self.single_action_space = Discrete(NUM_SATELLITES)

@@ -218,6 +218,11 @@ def creator(order: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
     if isinstance(target, EnvSpec):
         if target.entry_point is None:
             raise EngineUnavailable("no single environment is registered under its id")
+        if agents := _agents_in(target.vector_entry_point):
+            raise EngineUnavailable(
+                f"it is a game of {', '.join(agents)}, and the single environment under its id "
+                "plays one of them"
+            )
         own = {k: v for k, v in kwargs.items() if k not in _MAKE_KWARGS}
         # The checks of gymnasium.make cost time at every step, and the loop keeps the order.
         spec = dataclasses.replace(target, order_enforce=False)
@@ -231,6 +236,14 @@ def creator(order: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
     _check_kwargs(target.entry_point if isinstance(target, EnvSpec) else target, own)
     rest = order.wrappers, order.name, order.checked_steps
     return Creator(functools.partial(_create_one, make, kwargs, *rest), order.context)
+
+
+def _agents_in(entry: Any) -> tuple[str, ...]:
+    """Return the agents of a vector entry point; () without one, or if it can't be imported."""
+    try:
+        return agents_of(load_env_creator(entry) if isinstance(entry, str) else entry)
+    except Exception:  # a user's module may raise anything; reported if it is used
+        return ()
 
 
 def _create_one(

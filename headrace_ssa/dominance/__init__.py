@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.extras import needs
 from headrace_ssa.dominance.env import OrbitalDominanceVectorEnv
+from headrace_ssa.dominance.single import OrbitalDominanceEnv
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
 
-__all__ = ["OrbitalDominanceVectorEnv", "parallel_env"]
+__all__ = ["OrbitalDominanceEnv", "OrbitalDominanceVectorEnv", "parallel_env"]
 
 
 def parallel_env(**settings: Any) -> ParallelEnv:

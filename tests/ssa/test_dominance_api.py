@@ -8,12 +8,14 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
+import headrace as hr
 from headrace.errors import ConfigError
 from headrace_ssa import OrbitalDominanceVectorEnv
-from headrace_ssa.dominance import parallel_env, rules
+from headrace_ssa.dominance import parallel_env, players, rules
 
 ID = "headrace_ssa:headrace/OrbitalDominance-v0"
 
@@ -153,6 +155,62 @@ def test_each_game_is_drawn_twice_once_for_each_column():
     assert np.array_equal(frames[0], frames[1])
     assert not np.array_equal(frames[1], frames[2])
     assert OrbitalDominanceVectorEnv(2).render() is None
+
+
+# -- one player ------------------------------------------------------------------------------
+
+
+def test_every_id_of_the_package_makes_a_single_environment():
+    ids = [name for name in gymnasium.registry if name.startswith("headrace/")]
+    assert len(ids) == 3
+    for name in ids:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            env = gymnasium.make(name)  # in wrappers that check every step
+            check_env(gymnasium.make(name).unwrapped, skip_render_check=True)
+        env.reset(seed=0)
+        assert len(env.step(env.action_space.sample())) == 5
+
+
+@pytest.mark.parametrize("side", ["blue", "red"])
+@pytest.mark.parametrize("opponent", list(players.PLAYERS))
+def test_one_player_plays_the_games_of_the_vector_environment(side, opponent):
+    rules = {"n": 3, "horizon": 12, "inclination": 51.6}
+    env = gymnasium.make(ID, opponent=opponent, side=side, render_mode="rgb_array", **rules)
+    games, own = OrbitalDominanceVectorEnv(2, **rules), ("blue", "red").index(side)
+    takes = {"random": {"seed": 3}, "hold": {}, "tracker": {}}
+    other = players.PLAYERS[opponent](**takes.get(opponent, {"inclination": 51.6}))
+    obs, info = env.reset(seed=3)
+    rows, infos = games.reset(seed=3)
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        assert np.array_equal(obs, rows[own])
+        assert np.array_equal(info["action_mask"], infos["action_mask"][own])
+        actions = np.empty(2, int)
+        actions[own] = rng.integers(31)
+        actions[1 - own] = other(rows[[1 - own]], infos["action_mask"][[1 - own]])[0]
+        obs, reward, terminated, _, info = env.step(actions[own])
+        rows, rewards, ended, _, infos = games.step(actions)
+        assert (reward, terminated) == (rewards[own], ended[own])
+    assert terminated
+    assert env.render().shape == (400, 800, 3)
+
+
+def test_the_settings_of_one_player_are_checked():
+    with pytest.raises(ConfigError, match=r"opponent='pursit' is unknown.*Did you mean 'pursuit'"):
+        gymnasium.make(ID, opponent="pursit")
+    with pytest.raises(ConfigError, match="side='green' is unknown; choose blue, red"):
+        gymnasium.make(ID, side="green")
+    with pytest.raises(RuntimeError, match="call reset"):
+        gymnasium.make(ID).unwrapped.step(0)
+
+
+def test_training_never_takes_the_single_environment_of_a_game():
+    assert hr.make_vec(ID, 1).num_envs == 2
+    with pytest.raises(ConfigError, match=r"'sync' can't make .* a game of blue, red, and the"):
+        hr.make_vec(ID, 1, "sync")
+    with pytest.raises(ConfigError, match="a game of blue, red, and the"):
+        hr.make_vec(ID, 1, wrappers=['TimeLimit:{"max_episode_steps":3}'])
 
 
 # -- PettingZoo ------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tries import examples
 
-import headrace  # noqa: F401  registers the environments
 from headrace.envs import make_vec
+from headrace.errors import ConfigError
 from headrace_ssa import SimpleSatelliteEnv, SimpleSatelliteVectorEnv
 from headrace_ssa.simple import optimal_return
 
@@ -131,6 +131,16 @@ def test_the_id_makes_the_native_vector_environment():
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert envs.single_observation_space == SimpleSatelliteEnv().observation_space
     assert isinstance(gymnasium.make(ID).unwrapped, SimpleSatelliteEnv)
+
+
+@pytest.mark.parametrize("make", [SimpleSatelliteEnv, lambda c: SimpleSatelliteVectorEnv(1, c)])
+def test_the_config_of_rllib_is_taken_and_has_no_effect(make):
+    for empty in (None, {}):
+        make(empty).reset(seed=0)
+    with pytest.warns(UserWarning, match=r"config={'n_objects': 20} has no effect"):
+        make({"n_objects": 20}).reset(seed=0)
+    with pytest.raises(ConfigError, match="config=3 must be a dict or None"):
+        make(3)
 
 
 # -- the rules -------------------------------------------------------------------------------

@@ -54,6 +54,19 @@ class Sizes(NamedTuple):
         names = SIZES[2::-1] if synchronous else SIZES[2:0:-1]
         return {name: getattr(self, name) for name in names if getattr(self, name) != AUTO}
 
+    def whole_batch(self, num_learners: int) -> int:
+        """Return the batch size rounded up to whole rollouts of each asynchronous learner.
+
+        All sizes are numbers. Unchanged if learners can't have equally many environments.
+        """
+        assert isinstance(self.batch_size, int), self.batch_size
+        actors = num_learners * -(-self.num_actors // num_learners)
+        envs, odd = divmod(self.num_actors * self.envs_per_actor, actors)  # of an actor
+        if odd or not envs:
+            return self.batch_size
+        unit = math.lcm(self.rollout_steps, num_learners * self.fragment_length * envs)
+        return -(-self.batch_size // unit) * unit
+
     def check_batch(self, synchronous: bool) -> None:
         """Raise ConfigError unless the batch is a multiple of the sizes that are set."""
         size, sizes = self.batch_size, self.factors(synchronous)
@@ -93,7 +106,14 @@ class Sizes(NamedTuple):
             return share
         num_envs = self.num_actors * self.envs_per_actor
         counts = range(1, min(num_envs, ranges.LEARNERS.high) + 1)
-        possible = [w for w in counts if self.share(w, synchronous)]
+        rounded = not synchronous and isinstance(self.batch_size, int)
+        possible = [
+            w
+            for w in counts
+            if (self._replace(batch_size=self.whole_batch(w)) if rounded else self).share(
+                w, synchronous
+            )
+        ]
         below = [w for w in possible if w < num_learners][-1:]
         above = [w for w in possible if w > num_learners][:1]
         raise ConfigError(

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -54,6 +55,28 @@ def check_together(config: Any) -> None:
     chosen_in(config.info_metrics)  # raises unless it names reductions
     for name in ("env_kwargs", "eval_env_kwargs"):
         _check_kwargs(name, getattr(config, name))
+
+
+def whole_batch(config: Any) -> Any:
+    """Return the batch size; if whole rollouts don't fill it, rounded up, with a warning.
+
+    As in RLlib, an update of an asynchronous algorithm takes rollouts until it has enough steps.
+    Sizes that are "auto" are fitted to the batch size instead.
+    """
+    size, sizes, learners = config.batch_size, config.sizes, config.num_learners
+    rounds = sizes.are_known and config.algo.max_lag > 0 and not config.tasks
+    if not rounds or not isinstance(size, int) or size < 1:
+        return size
+    whole = sizes.whole_batch(learners)
+    if whole != size:
+        factors = " * ".join(f"{k}={v}" for k, v in sizes.factors(synchronous=False).items())
+        each = f" for each of {learners} learners" if learners > 1 else ""
+        warnings.warn(
+            f"batch_size={size} is rounded up to {whole}, because an update takes whole rollouts "
+            f"({factors} steps){each}",
+            stacklevel=5,
+        )
+    return whole
 
 
 def _check_league(config: Any) -> None:

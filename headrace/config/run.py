@@ -17,7 +17,7 @@ from headrace.actors.weight_sync import SyncRule
 from headrace.algos import APPO
 from headrace.algos.common import Hyperparameters
 from headrace.config import algorithms, eval_envs
-from headrace.config.checks import check_together
+from headrace.config.checks import check_together, whole_batch
 from headrace.config.setting_types import CLUSTER, ENV, KINDS, WRAPPER, InfoNames, PlayedBy
 from headrace.envs import info_metrics, scripts
 from headrace.envs.engines import Engine
@@ -102,7 +102,7 @@ class Config:
     """Steps per rollout; auto: a length that trained well in our benchmarks."""
     batch_size: BatchSize = AUTO
     """Steps per update; None, and auto if the three settings above are set: one rollout from every
-    actor."""
+    actor. Asynchronous algorithms round it up to whole rollouts if all sizes are set."""
     total_steps: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps after which training ends."""
     stop_return: Annotated[float | None, ranges.RETURN] = None
@@ -242,6 +242,7 @@ class Config:
             others = eval_envs.code_of(self.eval_envs)
             file = scripts.file_of(*self.played, *self.wrappers, self.network.torso, *others)
             object.__setattr__(self, "env_file", file)
+        object.__setattr__(self, "batch_size", whole_batch(self))
         check_together(self)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import warnings
@@ -71,6 +72,14 @@ def package_of(env_id: str) -> Package | None:
 def is_installed(package: Package) -> bool:
     """Return whether the package can be found, without importing it."""
     return importlib.util.find_spec(package.module.partition(".")[0]) is not None
+
+
+def import_namespaces() -> None:
+    """Import installed packages whose ids have a namespace, as in ``ALE/``; ignores errors."""
+    for start, package in _BEGINNINGS.items():
+        if start.endswith("/") and is_installed(package):
+            with contextlib.suppress(ConfigError):
+                bring(start, package)
 
 
 def bring(env_id: str, package: Package) -> None:

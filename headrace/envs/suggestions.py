@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import pkgutil
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
 import gymnasium
 from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
+from headrace.envs.packages import import_namespaces
 from headrace.errors import nearest
 from headrace.games.pettingzoo import package_of_entry, registered
 
@@ -42,6 +44,23 @@ def nearest_module(name: str) -> str:
     places = (spec and spec.submodule_search_locations) or ()
     candidates = _modules([os.path.join(place, *folders[1:]) for place in places])
     return nearest(last, candidates, before=f"{'.'.join(folders)}:")
+
+
+def with_namespace(name: str) -> str:
+    """Suggest ids with a namespace for a bare name, as in :func:`nearest`.
+
+    Versions, case and the ending "Env" of a class name are ignored. Packages that are known to
+    register such ids are imported.
+    """
+    import_namespaces()
+    same = [i for i in gymnasium.registry if "/" in i and _bare(i) == _bare(name)]
+    return f" Did you mean {', '.join(map(repr, same[:3]))}?" if same else ""
+
+
+def _bare(env_id: str) -> str:
+    """Return the name in an id or of a class, for comparison."""
+    name = re.sub(r"-v\d+$", "", env_id.rpartition("/")[2])
+    return name.removesuffix("Env").lower()
 
 
 def _modules(places: Iterable[str]) -> set[str]:

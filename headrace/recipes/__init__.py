@@ -9,7 +9,7 @@ from typing import Any
 from headrace.config import Config
 from headrace.envs.tasks import named_in
 from headrace.errors import ConfigError, require_choice
-from headrace.recipes import atari, impact_paper, tuned
+from headrace.recipes import atari, impact_paper, lesson, tuned
 from headrace.validation.fields import checked
 
 RECIPES: dict[str, Callable[[str], Config]] = {
@@ -20,6 +20,9 @@ RECIPES: dict[str, Callable[[str], Config]] = {
     "hopper": tuned.hopper,
     "impact-continuous": impact_paper.impact_continuous,
     "impact-discrete": impact_paper.impact_discrete,
+    "lesson-conjunction": lesson.conjunction,
+    "lesson-conjunction-2-learners": lesson.conjunction_two_learners,
+    "lesson-satellite": lesson.satellite,
     "lunarlander": tuned.lunarlander,
     "mountaincar-continuous": tuned.mountaincar_continuous,
     "orbital": tuned.orbital,

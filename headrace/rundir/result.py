@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from headrace.errors import nearest
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.per_task_metrics import PartResult, PolicyResult
 
@@ -69,9 +70,26 @@ def metric(file: str | None = None, source: Any = None) -> Any:
     return field(metadata={"file": file, "source": source})
 
 
+_ELSEWHERE = {  # names of RLlib's results
+    "episode_reward_mean": "episode_return",
+    "episode_return_mean": "episode_return",
+    "episode_reward_min": "episode_return_min",
+    "episode_reward_max": "episode_return_max",
+    "episode_len_mean": "episode_length",
+    "timesteps_total": "env_steps",
+    "num_env_steps_sampled_lifetime": "env_steps",
+    "time_total_s": "seconds",
+    "vf_loss": "value_loss",
+    "vf_explained_var": "explained_variance",
+}
+
+
 @dataclass(frozen=True)
-class Result:
+class Result(Mapping[str, Any]):
     """A report of a run's progress; fields are None until they have a value.
+
+    It is also a read-only dict of its fields and of ``metrics``: ``result["env_steps"]`` is
+    ``result.env_steps``, and ``result["env/success"]`` is ``result.metrics["env/success"]``.
 
     Returns and lengths are over the last 100 training episodes, losses over the updates since the
     previous result. This is the table of all metrics, which determines the learners' counts, the
@@ -174,6 +192,22 @@ class Result:
 
     Metrics from infos are means over the episodes that ended since the previous result.
     """
+
+    def __getitem__(self, name: str) -> Any:
+        if name in type(self).__dataclass_fields__:
+            return getattr(self, name)
+        if name in self.metrics:
+            return self.metrics[name]
+        use = _ELSEWHERE.get(name)
+        hint = f" {name} is RLlib's name; use {use!r}." if use else nearest(str(name), self)
+        raise KeyError(f"a result has no {name!r}.{hint}")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from type(self).__dataclass_fields__
+        yield from self.metrics
+
+    def __len__(self) -> int:
+        return len(type(self).__dataclass_fields__) + len(self.metrics)
 
     def scalars(self) -> dict[str, float]:
         """Return the metrics under their names in files; absent while None."""

@@ -48,6 +48,7 @@ from headrace.processes import (
     torch_threads,
 )
 from headrace.processes.output import output_best_effort, print_line
+from headrace.rundir import checkpoint
 from headrace.rundir.custom_metrics import CustomMetrics
 from headrace.rundir.early_returns import EarlyReturns
 from headrace.rundir.episodes import gather_episodes, own_episodes
@@ -582,13 +583,18 @@ class Trainer:
         """
         self._reported.log(name, value)
 
-    def save(self) -> Path:
+    def save(self, path: str | Path | None = None) -> Path:
         """Write a checkpoint between two results, and return its path.
+
+        Args:
+            path: also write the policy alone to this folder, in place of one that was saved there
+                before, and return the folder. ``hr.load`` reads it, and the setting ``init_from``
+                starts another run from it. The run itself resumes from its run directory.
 
         Raises:
             ConfigError: there are several learners, which have to save together, or checkpoints
             reset environments between updates (``deterministic``).
-            CheckpointError: the checkpoint can't be written.
+            CheckpointError: the checkpoint can't be written, or the path contains something else.
             NonFinite: a weight isn't finite; nothing was written.
         """
         if self.group.size > 1:
@@ -599,7 +605,10 @@ class Trainer:
             )
         valid = "False for save(): with it, checkpoints fall on checkpoint_interval"
         require(not self.config.deterministic, "deterministic", True, valid)
-        return self._archive.save(final=True)
+        saved = self._archive.save(final=True)
+        if path is None:
+            return saved
+        return checkpoint.export(self._archive.description, self.policy, Path(path))
 
     def finish(self, draw: bool = True) -> dict[str, Any]:
         """Evaluate, write ``summary.json`` and, to draw, ``curve.png`` and ``report.html``, once.

@@ -466,5 +466,5 @@ def test_the_command_line_trains_adaptively_and_shows_what_was_fetched(tmp_path,
 
 
 def test_a_wrong_batch_size_is_named_before_the_rule_is_made(tiny):
-    with pytest.raises(ConfigError, match="batch_size=8 must be a multiple of 64"):
-        adaptive(tiny, 0.1, batch_size=8, max_policy_lag=4)
+    with pytest.raises(ConfigError, match="batch_size=0 must be a multiple of 64"):
+        adaptive(tiny, 0.1, batch_size=0, max_policy_lag=4)

@@ -231,6 +231,6 @@ def test_a_real_run_leaves_its_figures_and_its_curve(runs, tasks, tmp_path, monk
 
 @pytest.mark.usefixtures("forked_children")
 def test_a_run_that_fails_says_why(runs, tasks, tmp_path):
-    run = tasks.TASKS["CartPole-v1"].run("impact").changed(batch_size=1000)
+    run = tasks.TASKS["CartPole-v1"].run("ppo").changed(batch_size=1000)
     with pytest.raises(RuntimeError, match="batch_size=1000 must be a multiple"):
         runs.measure(run, 5.0, tmp_path, 0.0, Children())

@@ -60,6 +60,31 @@ def possible(run: hr.Config, num_learners: int) -> bool:
     return False
 
 
+def possible_if_rounded(run: hr.Config, num_learners: int) -> bool:
+    """Return whether it is possible once the batch of an asynchronous run is rounded up."""
+    if is_synchronous(run):
+        return possible(run, num_learners)
+    actors = num_learners * -(-run.num_actors // num_learners)
+    return run.num_actors * run.envs_per_actor % actors == 0
+
+
+@pytest.mark.filterwarnings("ignore:batch_size=.* is rounded up")
+@given(*(st.integers(low, high) for low, high in ((1, 4), (1, 6), (1, 5), (1, 8), (2, 5))))
+@examples(100)
+def test_asynchronous_batches_are_rounded_up_to_the_least_that_can_be_shared_out(
+    actors, envs, fragment, rollouts, learners
+):
+    envs *= learners
+    before = whole(actors, envs, fragment, rollouts * fragment * envs, False)
+    assume(possible_if_rounded(before, learners))
+    run = replace(before, num_learners=learners)
+    steps, unit = before.batch_size, before.rollout_steps
+    assert run.batch_size % unit == 0
+    assert run.per_learner.batch_size * learners == run.batch_size
+    smaller = [s for s in range(steps, run.batch_size) if s % unit == 0]
+    assert not any(possible(replace(before, batch_size=s), learners) for s in smaller)
+
+
 @given(WHOLES, st.integers(1, 40))
 @examples(300)
 def test_whatever_can_be_shared_out_is_and_nothing_else(run, num_learners):
@@ -88,10 +113,11 @@ def test_shares_add_up_and_make_valid_settings(run, num_learners):
     assert all(getattr(own, name) == getattr(run, name) for name in kept)
 
 
+@pytest.mark.filterwarnings("ignore:batch_size=.* is rounded up")
 @given(WHOLES, st.integers(2, 60))
 @examples(200)
 def test_what_cannot_be_shared_out_names_the_nearest_numbers_that_can(whole, num_learners):
-    assume(not possible(whole, num_learners))
+    assume(not possible_if_rounded(whole, num_learners))
     with pytest.raises(ConfigError) as caught:
         replace(whole, num_learners=num_learners)
     text = str(caught.value)
@@ -102,8 +128,8 @@ def test_what_cannot_be_shared_out_names_the_nearest_numbers_that_can(whole, num
     for number in near:
         assert replace(whole, num_learners=number).per_learner.num_learners == 1
     limit = whole.num_actors * whole.envs_per_actor
-    below = [n for n in range(1, num_learners) if possible(whole, n)]
-    above = [n for n in range(num_learners + 1, limit + 2) if possible(whole, n)]
+    below = [n for n in range(1, num_learners) if possible_if_rounded(whole, n)]
+    above = [n for n in range(num_learners + 1, limit + 2) if possible_if_rounded(whole, n)]
     assert near == below[-1:] + above[:1]
 
 

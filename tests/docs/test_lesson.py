@@ -6,6 +6,7 @@ import dataclasses
 import doctest
 import re
 import shlex
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from warm import run
 
 import headrace as hr
 import headrace.ops.returns
+from headrace.cli import training
 from headrace.errors import ConfigError
 from headrace.ops.returns import vtrace
 
@@ -43,7 +45,7 @@ def test_the_python_of_the_page_runs_as_one_script(tmp_path):
     assert len(script) == 4
     (tmp_path / "script.py").write_text("\n".join(script))
     out = run(tmp_path, "script.py")
-    assert "800 steps per rollout, 5 rollouts per update" in out
+    assert "800 steps per rollout, 6 rollouts per update" in out
     returns = [float(x) for x in re.findall(r"steps \| return ([\d.-]+)", out)]
     assert len(returns) >= 2
     assert float(re.search(r"mean return ([\d.]+);", out)[1]) > 60  # random play brings 38
@@ -85,16 +87,51 @@ def test_the_command_of_the_page_on_the_large_game_runs(tmp_path):
     assert (tmp_path / "runs/large/summary.json").exists()
 
 
-def test_the_batch_that_the_page_calls_an_error_is_one():
+def test_the_batches_of_the_page_are_rounded_up_to_whole_rollouts():
     settings = {"num_actors": 32, "envs_per_actor": 16, "fragment_length": 50}
-    large = hr.Config(batch_size=4000, **settings)
-    assert large.rollouts_per_update == 5
-    more = {"num_learners": 2, "num_actors": 64, "batch_size": 8000}
-    assert "With `num_learners=2, num_actors=64, batch_size=8000`, each" in TEXT
-    each = dataclasses.replace(large, **more).per_learner
-    assert (each.num_actors, each.batch_size) == (32, 4000)
-    with pytest.raises(ConfigError, match=r"nearest: 4000 or 4800"):
-        hr.Config(batch_size=4096, **settings)
+    algo = hr.APPO(max_lag=5)
+    reason = r"whole rollouts \(fragment_length=50 \* envs_per_actor=16 steps\)"
+    with pytest.warns(UserWarning, match=f"batch_size=4096 is rounded up to 4800, .* {reason}$"):
+        large = hr.Config(algo=algo, batch_size=4096, **settings)
+    assert (large.batch_size, large.rollouts_per_update) == (4800, 6)
+    more = {"num_learners": 2, "num_actors": 64, "batch_size": 8192}
+    assert "With `num_learners=2, num_actors=64, batch_size=8192`, each" in TEXT
+    with pytest.warns(UserWarning, match=r"8192 is rounded up to 9600, .* for each of 2 learners"):
+        large = dataclasses.replace(large, **more)
+    assert large.batch_size == 9600
+    assert (large.per_learner.num_actors, large.per_learner.batch_size) == (32, 4800)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hr.Config(algo=algo, batch_size=4800, **settings).batch_size == 4800
+    with pytest.raises(ConfigError, match="batch_size=4096 must be a multiple of 25600"):
+        hr.Config(algo=hr.PPO(), batch_size=4096, **settings)
+
+
+LESSON = {  # its settings, by RLlib's names
+    "lesson-satellite": (3, 4, 20, 240, 1),
+    "lesson-conjunction": (32, 16, 50, 4096, 1),
+    "lesson-conjunction-2-learners": (64, 16, 50, 8192, 2),
+}
+
+
+@pytest.mark.parametrize("name", LESSON)
+def test_the_recipes_of_the_lesson_have_its_literal_values(name, monkeypatch):
+    made = []
+    monkeypatch.setattr(training, "run", lambda config, started, quiet=False: made.append(config))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no actor is idle, and no batch rounded
+        training.train("appo", ["--recipe", name])
+    (config,) = made
+    workers, envs, fragment, batch, learners = LESSON[name]
+    assert config.sizes[:3] == (workers, envs, fragment)
+    unit = workers // config.num_actors * envs * fragment * learners
+    assert config.batch_size == -(-batch // unit) * unit
+    assert config.num_learners == learners
+    algo, told = config.algo, {"learning_rate": 5e-4, "gamma": 0.99, "entropy_coef": 0.01}
+    told |= {"max_grad_norm": 40.0, "off_policy": "vtrace", "rho_bar": 1.0, "pg_rho_bar": 1.0}
+    told |= {"epochs": 1, "minibatches": 1, "lr_schedule": "constant"}
+    assert {key: getattr(algo, key) for key in told} == told
+    assert not config.scale_free
 
 
 def test_the_recipe_and_the_page_have_the_same_settings():
@@ -109,6 +146,24 @@ def test_the_recipe_and_the_page_have_the_same_settings():
     for name in ("num_actors", "envs_per_actor", "fragment_length"):
         assert getattr(ours, name) == getattr(tuned, name)
     assert f"raise to {tuned.total_steps:_}" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("num_rollout_workers", "use num_actors."),
+        ("num_envs_per_worker", "use envs_per_actor."),
+        ("rollout_fragment_length", "use fragment_length."),
+        ("train_batch_size", "use batch_size."),
+        ("env_config", "use env_kwargs."),
+        ("num_sgd_iter", r"use epochs. It belongs to the algorithm: APPO\(epochs=…\)"),
+        ("vtrace_clip_rho_threshold", r"use rho_bar. It belongs to the algorithm"),
+        ("num_gpus", "use device."),
+    ],
+)
+def test_the_lessons_settings_are_reported_with_those_to_use(name, words):
+    with pytest.raises(ConfigError, match=rf"'{name}' is unknown\. {name} is .*'s name; {words}"):
+        hr.train("CartPole-v1", "appo", **{name: 1})
 
 
 # -- V-trace ---------------------------------------------------------------------------------

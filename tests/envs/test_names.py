@@ -6,6 +6,7 @@ import sys
 import types
 
 import pytest
+from warm import run
 from worlds import CountingGame, Matching
 
 import headrace as hr
@@ -51,6 +52,30 @@ def test_of_an_unknown_name_the_nearest_of_its_module_is_told_as_it_is_to_be_typ
     with pytest.raises(ConfigError, match=f"{ends}$"):
         resolve(name)
     assert "seas" not in sys.modules or ":" in name  # what wasn't named as code isn't imported
+
+
+MEANT = {
+    "SSAConjunction-v0": "headrace/SSAConjunction-v0",
+    "SSAConjunctionEnv": "headrace/SSAConjunction-v0",
+    "simplesatellite": "headrace/SimpleSatellite-v0",
+    "OrbitalDominance-v3": "headrace/OrbitalDominance-v0",
+    "Pong-v99": "ALE/Pong-v5",
+}
+
+
+def test_of_a_name_without_its_namespace_the_whole_id_is_suggested(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import sys\n"
+        "from headrace.errors import ConfigError\n"
+        "from headrace.envs.names import resolve\n"
+        "assert 'headrace_ssa' not in sys.modules\n"
+        f"for name in {list(MEANT)}:\n"
+        "    try: resolve(name)\n"
+        "    except ConfigError as error: print(error)\n"
+    )
+    lines = run(tmp_path, "script.py").splitlines()
+    ends = [line.rpartition("Did you mean ")[2] for line in lines]
+    assert ends == [f"'{meant}'?" for meant in MEANT.values()]
 
 
 def test_a_game_of_a_module_is_called_by_the_name_that_was_typed(monkeypatch):

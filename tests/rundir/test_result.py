@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.files import RunLog, read_jsonl
@@ -37,6 +39,36 @@ FILES = [
 def make_result(**fields) -> Result:
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(Result))
     return Result(**(nothing | {"env_steps": 0, "seconds": 0.0, "metrics": {}} | fields))
+
+
+def test_a_result_is_a_dict_of_its_fields_and_of_its_metrics():
+    result = make_result(env_steps=7, entropy=0.5, metrics={"env/success": 1.0})
+    assert (result["env_steps"], result["entropy"], result["env/success"]) == (7, 0.5, 1.0)
+    assert result["episode_return"] is None
+    assert result["metrics"] is result.metrics
+    assert "env/success" in result
+    assert "env/failure" not in result
+    assert result.get("env/failure", 3) == 3
+    names = [field.name for field in dataclasses.fields(Result)]
+    assert list(result) == [*names, "env/success"]
+    assert len(result) == len(names) + 1
+    assert dict(result)["env_steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("timesteps_total", "timesteps_total is RLlib's name; use 'env_steps'"),
+        ("episode_reward_mean", "episode_reward_mean is RLlib's name; use 'episode_return'"),
+        ("episode_len_mean", "use 'episode_length'"),
+        ("env_step", "Did you mean 'env_steps'"),
+    ],
+)
+def test_a_name_that_a_result_lacks_is_reported_with_the_one_to_use(name, words):
+    with pytest.raises(KeyError, match=re.escape(words)):
+        make_result()[name]
+    use = re.search(r"'(\w+)'", words)[1]
+    assert use in make_result()
 
 
 def test_every_field_with_a_name_in_files_is_written_under_it_in_the_order_of_the_table(tmp_path):

@@ -89,7 +89,8 @@ def test_the_papers_ranges():
 
 
 def test_a_value_may_need_another_one_that_is_drawn():
-    config = hr.Config(num_actors=1, envs_per_actor=8, fragment_length=16, batch_size=128)
+    sizes = {"num_actors": 1, "envs_per_actor": 8, "fragment_length": 16, "batch_size": 128}
+    config = hr.Config(algo=hr.PPO(), **sizes)
     long = "fragment_length=choice:16,64"
     with pytest.raises(ConfigError, match="batch_size"):
         parse([long], config)

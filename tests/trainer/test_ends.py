@@ -13,6 +13,7 @@ import torch
 import headrace as hr
 from headrace.errors import (
     ActorFailed,
+    CheckpointError,
     ConfigError,
     EnvironmentFault,
     HeadraceError,
@@ -122,6 +123,22 @@ def test_weights_that_are_not_finite_are_never_saved(trainer, capsys):
                     trainer.policy.policy_head.bias[0] = torch.inf
                 trainer.save()
     assert checkpoint.find(trainer.run_dir) == good
+
+
+def test_a_policy_is_saved_to_a_folder_of_choice_between_results(trainer, tmp_path):
+    (tmp_path / "best").mkdir()  # as a script makes it
+    for result in trainer:
+        if result.updates in (2, 3):
+            assert trainer.save(tmp_path / "best") == tmp_path / "best"
+            saved = {name: value.clone() for name, value in trainer.policy.state_dict().items()}
+            assert checkpoint.exists(trainer.run_dir)
+        if result.updates == 4:
+            break
+    loaded = hr.load(tmp_path / "best").state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in saved.items())
+    with pytest.raises(CheckpointError, match="is not a saved policy"):
+        trainer.save(trainer.run_dir)
+    trainer.close()
 
 
 def test_an_error_is_not_replaced_by_a_save_that_fails(tiny, monkeypatch):

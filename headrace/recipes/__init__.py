@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,14 +13,14 @@ from headrace.errors import ConfigError, require_choice
 from headrace.recipes import atari, impact_paper, lesson, tuned
 from headrace.validation.fields import checked
 
-RECIPES: dict[str, Callable[[str], Config]] = {
+RECIPES: dict[str, Callable[..., Config]] = {
     "atari": atari.atari,
     "cartpole": tuned.cartpole,
     "conjunction": tuned.conjunction,
     "halfcheetah": tuned.halfcheetah,
     "hopper": tuned.hopper,
-    "impact-continuous": impact_paper.impact_continuous,
-    "impact-discrete": impact_paper.impact_discrete,
+    "impact-continuous": impact_paper.continuous,
+    "impact-discrete": atari.impact_discrete,
     "lesson-conjunction": lesson.conjunction,
     "lesson-conjunction-2-learners": lesson.conjunction_two_learners,
     "lesson-satellite": lesson.satellite,
@@ -33,19 +34,30 @@ RECIPES: dict[str, Callable[[str], Config]] = {
 
 
 @checked
-def recipe(name: str, algorithm: str = "appo") -> Config:
+def recipe(
+    name: str, algorithm: str = "appo", env: str | None = None, num_actors: int | None = None
+) -> Config:
     """Return the Config of a recipe for one algorithm.
 
     ``hr.train(hr.recipe("lunarlander", "ppo"), seed=1)`` trains it.
+
+    Args:
+        env: environment id, on which some recipes' settings depend, such as those of
+            ``impact-continuous``; None: the recipe's.
+        num_actors: number of actors, likewise.
 
     Raises:
         ConfigError: there is no such recipe, or none for this algorithm.
     """
     require_choice("recipe", name, RECIPES)
+    make, values = RECIPES[name], {"env": env, "num_actors": num_actors}
+    given: dict[str, Any] = {k: value for k, value in values.items() if value is not None}
+    takes = inspect.signature(make).parameters
     try:
-        return RECIPES[name](algorithm)
+        config = make(algorithm, **{k: given[k] for k in given if k in takes})
     except KeyError as error:
         raise ConfigError(f"recipe {name} has no setting for algorithm {algorithm!r}") from error
+    return replace(config, **{k: given[k] for k in given if k not in takes})
 
 
 # Flags that exclude opponents, and their values that don't.
@@ -60,6 +72,7 @@ _WITHOUT_OPPONENTS = {
 def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Config, list[str]]:
     """Return the recipe of ``--recipe NAME``, or ``default``, and the other arguments.
 
+    Recipes whose settings depend on ``--env-id`` and ``--num-actors`` get their values.
     Arguments ``--exploit``, ``--tasks``, ``--policies`` and ``--cluster`` remove the opponents of
     the recipe unless they have their default values; ``--opponents`` adds opponents again.
 
@@ -69,12 +82,26 @@ def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Confi
     name, rest = take_flag(argv, "--recipe")
     if name is None:
         return default, rest
-    config = recipe(name, algorithm)
+    config = recipe(name, algorithm, **_given(name, rest))
     values = {flag: take_flag(rest, flag)[0] for flag in _WITHOUT_OPPONENTS}
     if any(value not in (None, _WITHOUT_OPPONENTS[flag]) for flag, value in values.items()):
         config = replace(config, opponents=None)
     tasks, _ = take_flag(rest, "--tasks")
     return config if tasks is None else for_tasks(config, tasks.split(",")), rest
+
+
+def _given(name: str, argv: list[str]) -> dict[str, Any]:
+    """Return the arguments on which the settings of a recipe depend."""
+    takes = inspect.signature(RECIPES[name]).parameters if name in RECIPES else {}
+    found: dict[str, Any] = {}
+    for flag in ("--env", "--env-id", "--env_id"):
+        if "env" in takes and (env := take_flag(argv, flag)[0]):
+            found["env"] = env
+    for flag in ("--num-actors", "--num_actors"):
+        text = take_flag(argv, flag)[0] or ""
+        if "num_actors" in takes and text.isdecimal() and int(text) > 0:
+            found["num_actors"] = int(text)
+    return found
 
 
 def for_tasks(config: Config, tasks: Sequence[Any]) -> Config:

@@ -8,8 +8,9 @@ from typing import Any
 
 from headrace.algos import APPO, IMPALA, PPO
 from headrace.config import Config
+from headrace.envs.suites import suite, the_same
 from headrace.nn import Network
-from headrace.recipes.impact_paper import impact_discrete
+from headrace.recipes import impact_paper
 
 PROTOCOL: dict[str, Any] = {  # Table G.1, by ale-py's names
     "img_height": 84,
@@ -27,6 +28,12 @@ PROTOCOL: dict[str, Any] = {  # Table G.1, by ale-py's names
     "num_threads": 1,  # actors are the parallelism
 }
 WHOLE_GAMES = {"life_loss_info": False, "num_threads": 0}  # of one process that plays all
+
+_EVALUATION: dict[str, Any] = {
+    "eval_env_kwargs": WHOLE_GAMES,
+    "eval_episodes": 200,
+    "eval_deterministic": False,
+}
 
 _UNROLL, _BATCH = 20, 32  # steps of a trajectory, trajectories of a batch
 _UNITS = 256  # of a core
@@ -49,33 +56,33 @@ def atari(algorithm: str = "impala") -> Config:
     has a core; one that is asked for has 256 units, as in IMPALA's Figure 3, where it is also fed
     the previous action and reward.
     """
-    shown = {"img_height": 42, "img_width": 42} if algorithm == "impact" else {}
+    if algorithm == "impact":
+        return impact_discrete(algorithm, "ALE/Pong-v5")
+    protocol: Any = {"env_kwargs": PROTOCOL, **_EVALUATION}
     settings = {"network": Network(core_size=_UNITS), **_settings(algorithm)}
-    return Config(
-        env="ALE/Pong-v5",
-        engine="native",
-        env_kwargs=PROTOCOL | shown,
-        eval_env_kwargs=WHOLE_GAMES,
-        eval_episodes=200,
-        eval_deterministic=False,
-        scale_free=False,
-        **settings,
+    return Config(env="ALE/Pong-v5", engine="native", scale_free=False, **protocol, **settings)
+
+
+def impact_discrete(
+    algorithm: str = "impact", env: str = "LunarLander-v3", num_actors: int = 10
+) -> Config:
+    """Settings of IMPACT's Table 1; for an ALE game with the paper's network and images.
+
+    See :func:`headrace.recipes.impact_paper.discrete`.
+    """
+    config = impact_paper.discrete(algorithm, env, num_actors)
+    if the_same(env, suite("atari-57").tasks) is None:
+        return config
+    protocol: Any = {"env_kwargs": PROTOCOL | {"img_height": 42, "img_width": 42}, **_EVALUATION}
+    network = Network(conv="impact", core_size=_UNITS)
+    algo, steps = replace(config.algo, **_CLIPPED), 10_000_000
+    return replace(
+        config, algo=algo, engine="native", network=network, total_steps=steps, **protocol
     )
 
 
 def _settings(algorithm: str) -> dict[str, Any]:
     """Return the settings that differ between algorithms."""
-    if algorithm == "impact":
-        config = impact_discrete(algorithm)
-        sizes = ("num_actors", "envs_per_actor", "fragment_length", "batch_size")
-        algo = replace(config.algo, **_CLIPPED)
-        known: dict[str, Any] = {name: getattr(config, name) for name in sizes}
-        return {
-            **known,
-            "algo": algo,
-            "network": Network(conv="impact", core_size=_UNITS),
-            "total_steps": 10_000_000,
-        }
     clipped: Any = {**_CLIPPED, "lam": 0.95}
     schulman: Any = {"learning_rate": 2.5e-4, "clip": 0.1, "minibatches": 4, "value_coef": 1.0}
     several: Any = {"fragment_length": 128, "batch_size": 1024, "total_steps": 10_000_000}

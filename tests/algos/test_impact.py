@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
@@ -18,7 +17,6 @@ from headrace.algos import IMPACT, impact
 from headrace.errors import ConfigError
 from headrace.learner.learner import Learner
 from headrace.nn import Policy
-from headrace.recipes.impact_paper import impact_continuous, impact_discrete
 from headrace.types import Batch, SingleLearner
 from tests.algos.test_identity import final_return
 from tests.learner.test_learner import make_batch, make_policy
@@ -302,23 +300,6 @@ def test_other_targets_are_not_warned_of(settings):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         IMPACT(**settings)
-
-
-def test_the_recipes_are_the_papers_tables():
-    for make, rows in ((impact_discrete, (500, 500, 5000)), (impact_continuous, (32768,) * 2)):
-        for name, size in zip(("impact", "impala", "ppo"), (*rows, 163840), strict=False):
-            assert make(name).resolved_batch_size == size
-    one, two = impact_discrete(), impact_continuous()
-    assert (one.algo.buffer_size, one.algo.passes, one.algo.t_target) == (4, 2, None)
-    assert (one.algo.kl_coef, one.algo.kl_target, one.algo.clip) == (0.0, None, 0.3)
-    assert (two.algo.buffer_size, two.algo.passes, two.algo.value_coef) == (16, 32, 0.5)
-    assert (two.algo.kl_coef, two.algo.kl_target, two.algo.clip) == (1.0, 0.04, 0.4)
-    hopper = impact_continuous("impact", "Hopper-v5")
-    assert (hopper.algo.passes, hopper.algo.value_coef) == (20, 1.0)
-    assert impact_continuous("ppo").algo.epochs == 32
-    assert impact_continuous("ppo", "Hopper-v5").algo.epochs == 20
-    assert impact_continuous("ppo").algo.minibatches == 163840 // 32768
-    assert impact_discrete("ppo").algo.max_grad_norm == math.inf
 
 
 def test_the_discrete_identity_is_solved(tmp_path):

@@ -1,0 +1,146 @@
+"""The recipes of IMPACT's paper hold its Tables 1 and 2, through the command line."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+
+import headrace as hr
+from headrace.cli import training
+
+# Luo et al. (2020), appendix B; names of the paper. Columns: IMPACT, IMPALA, PPO.
+TABLE_1 = {
+    "Clip Parameter": (0.3, None, 0.1),
+    "Entropy Coeff": (0.01, 0.01, 0.01),
+    "Grad Clipping": (10.0, 40.0, None),
+    "Discount": (0.99, 0.99, 0.99),
+    "Lambda": (0.995, None, 0.995),
+    "Learning Rate": (1e-4, 1e-4, 5e-5),
+    "Minibatch Buffer Size": (4, None, None),
+    "Num SGD Iterations": (2, None, 2),
+    "Sample Batch Size": (50, 50, 100),
+    "Train Batch Size": (500, 500, 5000),
+    "SGD Minibatch Size": (None, None, 500),
+    "KL Coeff": (0.0, None, 0.5),
+    "KL Target": (None, None, 0.01),  # IMPACT's has no effect, as its coefficient is 0
+    "Value Function Coeff": (1.0, 0.5, 1.0),
+    "Target-Worker Clipping": (2.0, None, None),
+}
+TABLE_2 = {
+    "Clip Parameter": (0.4, None, 0.3),
+    "Entropy Coeff": (0.0, 0.0, 0.0),
+    "Grad Clipping": (0.5, 0.5, None),
+    "Discount": (0.995, 0.995, 0.99),
+    "Lambda": (0.995, None, 0.995),
+    "Learning Rate": (3e-4, 1.5e-5, 3e-4),
+    "Minibatch Buffer Size": (16, None, None),
+    "Num SGD Iterations": (20, None, 20),
+    "Sample Batch Size": (1024, 1024, 1024),
+    "Train Batch Size": (32768, 32768, 163840),
+    "SGD Minibatch Size": (None, None, 32768),
+    "KL Coeff": (1.0, None, 1.0),
+    "KL Target": (0.04, None, 0.01),
+    "Value Function Coeff": (1.0, 0.5, 1.0),
+    "Target-Worker Clipping": (2.0, None, None),
+}
+CHEETAH = {  # its footnotes 1 and 2
+    "Num SGD Iterations": (32, None, 32),
+    "Value Function Coeff": (0.5, 0.5, 1.0),
+}
+ALGORITHMS = ("impact", "impala", "ppo")
+CASES = {
+    "Pong": ("impact-discrete", "ALE/Pong-v5", TABLE_1),
+    "Breakout": ("impact-discrete", "Breakout", TABLE_1),
+    "LunarLander": ("impact-discrete", "LunarLander-v3", TABLE_1),
+    "Hopper": ("impact-continuous", "Hopper-v5", TABLE_2),
+    "Humanoid": ("impact-continuous", "Humanoid-v5", TABLE_2),
+    "HalfCheetah": ("impact-continuous", "HalfCheetah-v5", TABLE_2 | CHEETAH),
+}
+
+
+def trained(algorithm, *flags):
+    """Return the settings of a command, without a warning."""
+    made = []
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        patch.setattr(training, "run", lambda config, started, quiet=False: made.append(config))
+        training.train(algorithm, list(flags))
+    return made[0]
+
+
+def row(config, name):
+    """Return a setting by the paper's name; None where the paper's table has a dash."""
+    algo, kind = config.algo, config.algo_name
+    ppo = kind == "ppo"
+    values = {
+        "Clip Parameter": algo.clip,
+        "Entropy Coeff": algo.entropy_coef,
+        "Grad Clipping": algo.max_grad_norm,
+        "Discount": algo.gamma,
+        "Lambda": None if kind == "impala" else algo.lam,
+        "Learning Rate": algo.learning_rate,
+        "Minibatch Buffer Size": getattr(algo, "buffer_size", None),
+        "Num SGD Iterations": algo.epochs if ppo else getattr(algo, "passes", None),
+        "Sample Batch Size": config.fragment_length * config.envs_per_actor,
+        "Train Batch Size": config.batch_size,
+        "SGD Minibatch Size": config.batch_size / algo.minibatches if ppo else None,
+        "KL Coeff": getattr(algo, "kl_coef", None),
+        "KL Target": getattr(algo, "kl_target", None),
+        "Value Function Coeff": algo.value_coef,
+        "Target-Worker Clipping": getattr(algo, "rho", None),
+    }
+    value = values[name]
+    return None if value == math.inf else value
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_row_of_the_table_is_a_setting_of_the_command(case, algorithm):
+    name, env, table = CASES[case]
+    config = trained(algorithm, "--recipe", name, "--env-id", env)
+    column = ALGORITHMS.index(algorithm)
+    assert {key: row(config, key) for key in table} == {k: x[column] for k, x in table.items()}
+    assert config.env == env
+    assert (config.algo.lr_schedule, config.scale_free) == ("constant", False)
+    if algorithm == "impala":
+        assert (config.algo.epochs, config.algo.minibatches, config.algo.lam) == (1, 1, 1.0)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("case", ["Pong", "Hopper", "Humanoid"])
+@pytest.mark.parametrize("workers", [10, 32])
+def test_other_numbers_of_workers_are_all_busy(workers, case, algorithm):
+    name, env, table = CASES[case]
+    config = trained(algorithm, "--recipe", name, f"--env={env}", "--num-actors", str(workers))
+    assert config.num_actors == workers  # and no warning of idle actors
+    steps = table["Train Batch Size"][ALGORITHMS.index(algorithm)]
+    rounds = workers * config.fragment_length if algorithm == "ppo" else 1
+    assert config.batch_size == -(-steps // rounds) * rounds
+    if algorithm == "ppo":
+        least = table["SGD Minibatch Size"][2]
+        assert config.batch_size / config.algo.minibatches == pytest.approx(least, rel=0.02)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_on_atari_they_have_the_papers_network_and_images(algorithm):
+    atari = trained(algorithm, "--recipe", "impact-discrete", "--env-id", "ALE/Pong-v5")
+    assert atari.network.conv == "impact"
+    assert (atari.env_kwargs["img_height"], atari.env_kwargs["stack_num"]) == (42, 4)
+    assert (atari.engine, atari.algo.reward_transform) == ("native", "abs_one")
+    lander = trained(algorithm, "--recipe", "impact-discrete")
+    assert (lander.env, lander.env_kwargs) == ("LunarLander-v3", {})
+
+
+def test_other_flags_change_single_settings_of_the_recipe():
+    flags = ["--recipe", "impact-continuous", "--env-id", "Hopper-v5", "--passes", "3"]
+    config = trained("impact", *flags, "--num-actors", "8")
+    assert (config.algo.passes, config.algo.value_coef, config.num_actors) == (3, 1.0, 8)
+
+
+def test_python_names_the_environment_too():
+    config = hr.recipe("impact-continuous", "impact", env="Hopper-v5", num_actors=32)
+    assert (config.env, config.num_actors, config.algo.passes) == ("Hopper-v5", 32, 20)
+    moved = hr.recipe("cartpole", "ppo", env="Acrobot-v1", num_actors=2)
+    assert (moved.env, moved.num_actors) == ("Acrobot-v1", 2)  # it depends on neither

@@ -31,6 +31,29 @@ FEATURES = {
 }
 
 
+TRAINED = "headrace train appo --env-id CartPole-v1 --total-steps 2000 --num-actors 1 --run-dir run"
+WORKING = [
+    f"{TRAINED} --eval-episodes 2",
+    "headrace resume run --total-steps 3000",
+    "headrace evaluate run --episodes 2",
+    "headrace completion bash",
+]
+PROGRAM = """
+import sys, traceback
+from headrace.cli import main
+
+for command in sys.argv[1:]:
+    try:
+        status = main(command.split()[1:])
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    print(f"status of {command}: {status}", flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     """Returns a folder that hides the optional packages, in child processes too."""
@@ -40,48 +63,49 @@ def bare(tmp_path_factory):
     return folder
 
 
-def run(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(folder), str(Path(extras.__file__).parents[1])])
-    return subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, env={**os.environ, "PYTHONPATH": path},
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
-def trained(bare):
-    flags = "--env-id CartPole-v1 --total-steps 2000 --num-actors 1 --run-dir run --eval-episodes 2"
-    return run(bare, ["headrace", "train", "appo", *flags.split()])
+def outputs(bare) -> dict[str, tuple[int, str]]:
+    """Returns the exit status and output of each command, all in one new process."""
+    commands = [*WORKING, *FEATURES]
+    path = os.pathsep.join([str(bare), str(Path(extras.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", PROGRAM, *commands], cwd=bare,
+        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    found, rest = {}, done.stdout
+    for command in commands:
+        text, _, rest = rest.partition(f"status of {command}: ")
+        status, _, rest = rest.partition("\n")
+        found[command] = int(status), text
+    return found
 
 
-def test_a_default_run_trains_and_says_once_what_it_leaves_out(bare, trained):
-    assert trained.returncode == 0, trained.stderr
-    lines = [line for line in trained.stdout.splitlines() if "left out" in line]
-    assert lines == [
+def test_a_default_run_trains_and_says_once_what_it_leaves_out(bare, outputs):
+    _, text = outputs[WORKING[0]]
+    assert [line for line in text.splitlines() if "left out" in line] == [
         "left out: curve.png and report.html, TensorBoard files; to get them: "
         "pip install 'headrace[plots,tensorboard]'"
     ]
-    assert "Traceback" not in trained.stdout + trained.stderr
-    assert "needs matplotlib" not in trained.stdout + trained.stderr
+    assert "needs matplotlib" not in text
     names = {path.name for path in (bare / "run").iterdir()}
     assert {"metrics.jsonl", "summary.json", "machine.json", "checkpoints"} <= names
     assert not any(name.startswith(("events", "curve", "report")) for name in names)
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["resume run --total-steps 3000", "evaluate run --episodes 2", "completion bash"],
-)
-def test_commands_of_a_default_install_work(bare, trained, words):
-    done = run(bare, ["headrace", *words.split()])
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("command", WORKING, ids=lambda command: command.split()[1])
+def test_commands_of_a_default_install_work(outputs, command):
+    status, text = outputs[command]
+    assert status == 0, text
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("command", FEATURES)
-def test_a_feature_without_its_package_names_the_extra(bare, trained, command):
-    done = run(bare, command.split())
-    assert done.returncode != 0
-    text = " ".join((done.stdout + done.stderr).split())
+def test_a_feature_without_its_package_names_the_extra(outputs, command):
+    status, text = outputs[command]
+    text = " ".join(text.split())
+    assert status != 0
     assert FEATURES[command] in text, text
     assert "Traceback" not in text
 

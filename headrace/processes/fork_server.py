@@ -112,13 +112,17 @@ def _token(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def marked() -> Iterator[None]:
+def marked(separately: bool = False) -> Iterator[str]:
     """End programs started inside the block with this process, even if it is killed.
 
-    The fork server, if there is one, kills them.
+    The fork server, if there is one, kills them. Yields their mark.
+
+    Args:
+        separately: give them a mark that no other process has.
     """
-    with _environ(MARK, family()):
-        yield
+    mark = f"{family()}/{secrets.token_hex(8)}" if separately else family()
+    with _environ(MARK, mark):
+        yield mark
 
 
 def end_stopped_server() -> None:

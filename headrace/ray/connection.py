@@ -7,10 +7,7 @@ import functools
 import importlib
 import logging
 import math
-import os
-import select
 import socket
-import struct
 import sys
 import threading
 import time
@@ -20,18 +17,12 @@ from typing import Any, ClassVar
 
 from headrace import extras
 from headrace.errors import ConfigError, WorkerFailed
-from headrace.processes.fork_server import marked
 from headrace.processes.signals import handlers_kept
+from headrace.ray import local_cluster
 from headrace.ray.auth import connection_error, reach, require_token
+from headrace.ray.local_node import LocalNode
 from headrace.ray.process import CallFailed, cause_of
 
-# Ray's system config: a node counts as dead after 4 * (1 + 2) s of silence instead of 80 s.
-HEALTH = {
-    "health_check_initial_delay_ms": 5_000,
-    "health_check_period_ms": 1_000,
-    "health_check_timeout_ms": 2_000,
-    "health_check_failure_threshold": 4,
-}
 _LOOK_S = 4.0  # between two checks of the nodes
 _REACH_S = 10.0  # timeout for the list of nodes
 
@@ -56,6 +47,7 @@ class RayCluster:
 
     _users: ClassVar[int] = 0  # users of this program's connection
     _address: ClassVar[str | None] = None  # address of that connection
+    _session: ClassVar[Path | None] = None  # folder to delete at the end; None: its logs are named
 
     def __init__(self, address: str | None, setting_name: str, num_cpus: float) -> None:
         check_installed(setting_name)
@@ -75,15 +67,8 @@ class RayCluster:
             self._counts = RayCluster._users > 0
             RayCluster._users += self._counts
             return
-        settings: dict[str, Any] = {"address": address or "local", "log_to_driver": False}
-        if address is None:
-            settings |= {
-                "num_cpus": math.ceil(max(1.0, num_cpus)),
-                "include_dashboard": False,
-                "_system_config": dict(HEALTH),  # Ray modifies it
-            }
-        self._connect(settings)
-        RayCluster._address, RayCluster._users = settings["address"], 1
+        RayCluster._session = self._connect(address, num_cpus)
+        RayCluster._address, RayCluster._users = address or "local", 1
         self._counts = True
 
     @property
@@ -92,28 +77,25 @@ class RayCluster:
         return self._counts and RayCluster._address == "local"
 
     @functools.cached_property
-    def _raylet(self) -> tuple[int | None, Path]:
-        """This node's raylet: a descriptor that becomes readable at its exit, or None; its log."""
-        name = next(x["RayletSocketName"] for x in self.api.nodes() if x["NodeID"] == self._here)
-        log = Path(name).parents[1] / "logs" / "raylet.out"
-        with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_UNIX) as ours:
-            ours.connect(name)
-            peer = ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            return os.pidfd_open(struct.unpack("3i", peer)[0]), log
-        return None, log
+    def _node(self) -> LocalNode:
+        return LocalNode(local_cluster.raylet_socket(self.api))
 
     @functools.cached_property
     def _here(self) -> str:
         return str(self.api.get_runtime_context().get_node_id())
 
-    def _connect(self, settings: dict[str, Any]) -> None:
-        local = settings["address"] == "local"
+    def _connect(self, address: str | None, num_cpus: float) -> Path | None:
+        """Connect; return the session folder of a new cluster."""
         try:
-            reach(settings["address"])
-            with handlers_kept(), marked() if local else contextlib.nullcontext():
-                self.api.init(logging_level=logging.WARNING, **settings)
+            if address is None:
+                return local_cluster.start(self.api, num_cpus)
+            reach(address)
+            with handlers_kept():
+                self.api.init(address, log_to_driver=False, logging_level=logging.WARNING)
         except Exception as error:  # Ray raises several kinds
-            raise WorkerFailed(f"Ray: {connection_error(error, self._where, local)}") from error
+            words = connection_error(error, self._where, address is None)
+            raise WorkerFailed(f"Ray: {words}") from error
+        return None
 
     @property
     def cores(self) -> float:
@@ -144,14 +126,12 @@ class RayCluster:
         return shared(nodes, count)
 
     def check_here(self) -> None:
-        """Raise WorkerFailed if this node's raylet has ended.
-
-        Ray would then kill a process that uses the object store, so call this first.
-        """
-        raylet, log = self._raylet
-        if raylet is not None and select.select([raylet], [], [], 0)[0]:
-            name = socket.gethostname()
-            raise WorkerFailed(f"Ray: the raylet of this node, {name}, has exited (its log: {log})")
+        """Raise WorkerFailed if this node is ending; see :class:`LocalNode`."""
+        try:
+            self._node.check()
+        except WorkerFailed:
+            RayCluster._session = None
+            raise
 
     def check(self) -> bool:
         """Check that the cluster is alive, at most every few seconds; return True if checked.
@@ -206,6 +186,7 @@ class RayCluster:
         try:
             return self.api.get(ref, timeout=timeout_s)
         except (errors.RayError, errors.GetTimeoutError) as error:
+            RayCluster._session = None  # messages about it name a log
             raise CallFailed(cause_of(error)) from error
 
     def end(self, actors: list[Any], places: Any) -> None:
@@ -231,9 +212,11 @@ class RayCluster:
             if RayCluster._users == 0:
                 RayCluster._address = None
                 self.api.shutdown()
-        raylet, _ = self.__dict__.pop("_raylet", (None, None))
-        if raylet is not None:
-            os.close(raylet)
+                if RayCluster._session is not None:
+                    local_cluster.delete_session(RayCluster._session)
+        node: LocalNode | None = self.__dict__.pop("_node", None)
+        if node is not None:
+            node.close()
 
 
 def check_installed(setting_name: str) -> None:

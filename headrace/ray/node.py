@@ -19,7 +19,7 @@ from types import TracebackType
 
 from headrace.errors import LaunchFailed
 from headrace.processes.process_tree import MARK, kill_descendants
-from headrace.ray.connection import HEALTH
+from headrace.ray.local_cluster import HEALTH
 
 _LATER = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
 _LONGEST = 40  # of the folder's name: socket paths in it are limited to 107 letters

@@ -162,6 +162,7 @@ class RayQueue:
 
     def _receive(self, timeout_s: float) -> None:
         """Process the results that have arrived, or wait for the first."""
+        self.check_store()
         waiting = {calls[0][0]: actor for actor, calls in self._calls.items() if calls}
         for ref in self._cluster.arrived(list(waiting), timeout_s):
             self._note(waiting[ref], ref)
@@ -218,6 +219,7 @@ class RayQueue:
         return len(refs)
 
     def release(self, slots: list[int]) -> None:
+        self.check_store()  # their arrays are freed
         for slot in slots:
             self.slots.release(slot)
         self._grant()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.ray.connection import HEALTH
+from headrace.ray.local_cluster import HEALTH
 from headrace.rundir.files import read_jsonl
 from tests.launch import hosts as network
 

@@ -366,6 +366,25 @@ hr.train(
 
 
 @pytest.mark.slow
+def test_a_run_continues_without_the_agents_of_its_node(start, gone, tmp_path):
+    script = start("-c", SCRIPT)
+    script.wait_for("UPDATE", 90.0)
+    family = script.family()
+    agents = [one for one in family if "Agent" in "".join(one.cmdline())]
+    assert len(agents) == 2
+    for one in agents:
+        one.kill()
+    [actor] = [one for one in family if one.name().startswith("ray::HeadraceAc")][:1]
+    actor.kill()
+    script.wait_for("(restart 1/", 90.0)
+    count = script.output.count("UPDATE")
+    script.wait_for("UPDATE\n" * (count + 1), 90.0)
+    os.killpg(script.process.pid, signal.SIGINT)
+    assert script.wait(60.0) == 0
+    assert gone(family) == []
+
+
+@pytest.mark.slow
 def test_a_learner_says_that_its_raylet_has_ended_and_its_cluster_ends_with_it(
     start, gone, tmp_path
 ):

@@ -1,0 +1,44 @@
+"""Keeps a Ray cluster that is started here alive when one of its agents dies.
+
+A raylet runs two agents, for runtime environments and for metrics, and shuts down if one dies, for
+example when memory runs out. Ray then ends each program on the node without an exception. A run
+needs neither of the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+# A shell that outlives the agent, and exits when its standard input is closed, with the raylet.
+_OUTLIVED = ("/bin/sh", "-c", '"$@"; exec cat >/dev/null', "agent")
+_COMPONENTS = ("dashboard_agent", "runtime_env_agent")
+_BUILDER = "_build_python_executable_command_memory_profileable"  # private: may be gone some day
+_BY_PIPE = "RAY_enable_pipe_based_agent_to_parent_health_check"  # the agents' parent is the shell
+
+
+@contextlib.contextmanager
+def agents_may_die() -> Iterator[None]:
+    """Let raylets that are started inside the block survive their agents, where possible."""
+    services = importlib.import_module("ray._private.services")
+    build = getattr(services, _BUILDER, None)
+    if build is None or not os.access(_OUTLIVED[0], os.X_OK) or _BY_PIPE in os.environ:
+        yield
+        return
+
+    @functools.wraps(build)
+    def build_outlived(component: str, *args: Any, **settings: Any) -> list[str]:
+        command = list(build(component, *args, **settings))
+        return [*_OUTLIVED, *command] if component in _COMPONENTS else command
+
+    setattr(services, _BUILDER, build_outlived)
+    os.environ[_BY_PIPE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_BY_PIPE]
+        setattr(services, _BUILDER, build)

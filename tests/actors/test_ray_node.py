@@ -1,0 +1,154 @@
+"""Ray clusters that are started here: agents that die, signals while they start, leftovers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.errors import WorkerFailed
+from headrace.ray import agents, local_cluster, local_node
+from headrace.ray.connection import RayCluster
+
+BUILDER = "_build_python_executable_command_memory_profileable"
+
+
+@pytest.fixture
+def services(monkeypatch):
+    """Replaces the module of Ray that builds command lines."""
+    module = SimpleNamespace(**{BUILDER: lambda component, folder: ["python", folder]})
+    monkeypatch.setitem(sys.modules, "ray._private.services", module)
+    return module
+
+
+@pytest.fixture
+def sleeper():
+    """Starts processes that sleep, with these words at the end of their command lines."""
+    started = []
+
+    def start(*words):
+        started.append(subprocess.Popen(["sh", "-c", "sleep 60; :", *words]))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+def test_agents_are_started_by_a_shell_that_outlives_them(services):
+    before = getattr(services, BUILDER)
+    with agents.agents_may_die():
+        build = getattr(services, BUILDER)
+        assert build("gcs", "f") == ["python", "f"]
+        for component in ("dashboard_agent", "runtime_env_agent"):
+            assert build(component, "f") == [*agents._OUTLIVED, "python", "f"]
+        assert os.environ[agents._BY_PIPE] == "1"
+    assert getattr(services, BUILDER) is before
+    assert agents._BY_PIPE not in os.environ
+
+
+def test_the_shell_ends_with_its_input_only():
+    killed = [*agents._OUTLIVED, "sh", "-c", "echo begun; kill -9 $$"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(killed, **pipes) as shell:
+        assert shell.stdout.readline() == b"begun\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            shell.wait(0.1)
+        shell.stdin.close()
+        assert shell.wait(10) == 0
+
+
+def test_another_version_of_ray_starts_its_agents_as_usual(services):
+    delattr(services, BUILDER)
+    with agents.agents_may_die():
+        assert vars(services) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("/ray/dashboard/agent.py", "dashboard agent"),
+        ("ray::RuntimeEnvAgent", "runtime environment agent"),
+    ],
+)
+def test_an_agent_that_died_is_named_before_ray_ends_this_program(
+    sleeper, monkeypatch, tmp_path, words, name
+):
+    monkeypatch.setattr(local_node, "_server", lambda path: os.getpid())
+    monkeypatch.setattr(RayCluster, "_session", tmp_path)
+    agent, other = sleeper(words), sleeper("worker.py", "--agent-port=1")
+    cluster = RayCluster.__new__(RayCluster)
+    cluster._node = node = local_node.LocalNode(tmp_path / "sockets/raylet")
+    other.kill()
+    other.wait()
+    cluster.check_here()
+    agent.kill()
+    agent.wait()
+    with pytest.raises(WorkerFailed, match=f"^Ray: the {name} of this node, .*{tmp_path}/logs/.*"):
+        cluster.check_here()
+    assert RayCluster._session is None  # the log that the message names is kept
+    node.close()
+    node.close()
+
+
+class StartingRay:
+    """Stands in for Ray; starts a process and receives a signal in ``init``."""
+
+    def __init__(self, start, number):
+        self._start, self._number = start, number
+
+    def init(self, **settings):
+        if self._number == signal.SIGTERM:  # as Ray does
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        self.process = self._start()
+        os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.usefixtures("services")
+@pytest.mark.parametrize(
+    ("number", "error", "text"),
+    [(signal.SIGINT, KeyboardInterrupt, ""), (signal.SIGTERM, SystemExit, "143")],
+    ids=["ctrl-c", "sigterm"],
+)
+def test_a_signal_stops_a_cluster_that_starts_at_once(sleeper, number, error, text, monkeypatch):
+    ray, received = StartingRay(sleeper, number), []
+    usual = lambda number, frame: received.append(number)  # noqa: E731 - as a run's
+    before = {n: signal.signal(n, usual) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(error) as raised:
+            local_cluster.start(ray, 1)
+        assert [signal.getsignal(n) for n in before] == [usual, usual]
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert str(raised.value) == text
+    assert ray.process.wait(10) == -signal.SIGKILL
+    assert received == ([signal.SIGINT] if number == signal.SIGINT else [])
+
+
+def test_the_folder_of_a_session_is_deleted_and_no_other(tmp_path):
+    ours, theirs = tmp_path / "session_1", tmp_path / "session_2"
+    for folder in (ours, theirs):
+        (folder / "logs").mkdir(parents=True)
+        (folder / "logs/raylet.out").write_text("")
+    latest = tmp_path / "session_latest"
+    latest.symlink_to(theirs)
+    local_cluster.delete_session(ours)
+    assert sorted(tmp_path.iterdir()) == [theirs, latest]
+    latest.unlink()
+    latest.symlink_to(theirs)
+    local_cluster.delete_session(theirs)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_socket_of_this_nodes_raylet_is_found():
+    context = SimpleNamespace(get_node_id=lambda: "b")
+    nodes = [{"NodeID": x, "RayletSocketName": f"/tmp/{x}/sockets/raylet"} for x in "ab"]
+    ray = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes)
+    assert local_cluster.raylet_socket(ray) == Path("/tmp/b/sockets/raylet")

@@ -58,18 +58,29 @@ def free_bytes() -> int:
     return min(amounts)
 
 
+def shared_problem(folder: str = SHARED_FOLDER) -> str:
+    """Return why shared memory can't be used, as the end of a sentence; "" if it can."""
+    if not sys.platform.startswith("linux"):
+        return ""
+    try:
+        status = os.statvfs(folder)
+    except OSError as error:
+        return f"can't be used ({os.strerror(error.errno or 0)})"
+    if status.f_flag & os.ST_RDONLY:
+        return "is mounted read-only"
+    return "" if os.access(folder, os.W_OK) else "isn't writable by this user"
+
+
 def free_shared_bytes(folder: str = SHARED_FOLDER) -> int | None:
     """Return the free bytes of shared memory; None if unlimited or unknown.
 
-    Containers often mount ``/dev/shm`` with 64 MiB, read-only, or not at all.
+    Containers often mount ``/dev/shm`` with 64 MiB.
     """
     if not sys.platform.startswith("linux"):
         return None
     try:
         status = os.statvfs(folder)
     except OSError:
-        return 0
-    if status.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK):
         return 0
     return status.f_bavail * status.f_frsize if status.f_blocks else None
 

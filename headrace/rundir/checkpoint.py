@@ -224,7 +224,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{folder} has format {values['format']}, this version reads {FORMAT}"
             )
-        network_from_json(values["config"]["network"])
+        _check_size(folder, network_from_json(values["config"]["network"]))
         bool(values["info_mask"])
         mapping_in(values)
         _own_spaces_in(values, "agent"), _own_spaces_in(values, "task")
@@ -308,6 +308,16 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     load_weights(folder, policy)
     make_savable(policy, values)
     return policy.eval()
+
+
+def _check_size(folder: Path, network: Network) -> None:
+    """Raise CheckpointError if a network needs more bytes than the file of its weights has."""
+    status = safe_files.status(folder / "policy.safetensors", checksums.root_of(folder))
+    if status is not None and network.least_bytes > status.st_size:
+        widths = f"hidden={shown(network.units)}"
+        widths += "" if network.core is None else f" and core_size={network.core_size}"
+        why = f"{widths} needs {network.least_bytes:,} bytes of weights or more, but "
+        raise _corrupt(folder / "config.json", f"{why}policy.safetensors has {status.st_size:,}")
 
 
 def load_weights(folder: Path, policy: AnyPolicy) -> None:

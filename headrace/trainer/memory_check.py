@@ -14,13 +14,21 @@ from headrace.errors import ConfigError, NoRoom, setting
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.policy import policy_weights
 from headrace.processes import allow_open_files
-from headrace.processes.memory import ENLARGE, SHARED_FOLDER, free_bytes, free_shared_bytes
+from headrace.processes.memory import (
+    ENLARGE,
+    SHARED_FOLDER,
+    free_bytes,
+    free_shared_bytes,
+    shared_problem,
+)
 from headrace.transport.queue import NUM_HEADER_FIELDS
 from headrace.transport.slab import ArraySpec, num_bytes, spec_of
 from headrace.transport.weights import NUM_STORE_FIELDS
 
 _MOST = 0.9  # of free memory for rollouts; the processes use the rest
 _TRIES = 64
+_SHRINKS = 1000  # by 2% each
+_WEIGHT_COPIES = 4  # weights, gradients, and two moments of Adam
 _FILES, _CLIENT_FILES, _OTHER_FILES = 4, 2, 128  # open files per actor, per client, and other
 
 
@@ -70,6 +78,29 @@ def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
     )
 
 
+def check_network(config: Config) -> None:
+    """Raise NoRoom if weights, gradients and moments can't fit, before any is allocated."""
+    free, network = free_bytes(), config.network
+    required = _WEIGHT_COPIES * network.least_bytes
+    if required <= _MOST * free:
+        return
+    names: tuple[str, ...] = ("hidden",) if network.torso is None else ()
+    names += ("core_size",) if network.core is not None else ()
+    near = network
+    for _ in range(_SHRINKS):
+        if _WEIGHT_COPIES * near.least_bytes <= _MOST * free:
+            break
+        units = tuple(max(1, int(0.98 * x)) for x in near.units)
+        smaller: dict[str, Any] = {"hidden": units, "core_size": max(1, int(0.98 * near.core_size))}
+        near = replace(near, **{name: smaller[name] for name in names})
+    shown = " with ".join(f"{name}={getattr(network, name)}" for name in names)
+    nearest = " with ".join(f"{name}={getattr(near, name)}" for name in names)
+    raise NoRoom(
+        f"{shown} needs at least {required / 1e9:.1f} GB of memory for weights, gradients and the "
+        f"optimiser, but only {free / 1e9:.1f} GB are free (nearest: {nearest})"
+    )
+
+
 def shared_needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
     """Return the bytes of shared memory for slots and weights of all learners on this machine."""
     share = config.per_learner
@@ -84,7 +115,13 @@ def shared_needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:
 
 def check_shared_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
     """Raise NoRoom if shared memory is too small for the run, with the nearest batch that fits."""
-    free = free_shared_bytes() if config.transport == "shm" and config.cluster is None else None
+    uses = config.transport == "shm" and config.cluster is None
+    if uses and (problem := shared_problem()):
+        raise NoRoom(
+            f"transport='shm' needs shared memory, but {SHARED_FOLDER} {problem}: mount it "
+            f"writable, or set {setting('transport', repr('serial'))}"
+        )
+    free = free_shared_bytes() if uses else None
     if free is None or (required := shared_needed(config, policy, env)) <= free:
         return
     near = next((o for o in _shorter(config) if shared_needed(o, policy, env) <= free), None)

@@ -61,7 +61,7 @@ from headrace.rundir.run_progress import Progress, RunProgress
 from headrace.trainer.batch_collector import BatchCollector
 from headrace.trainer.checkpointing import Checkpointer, CheckpointState
 from headrace.trainer.hyperparameters import CurrentHyperparameters
-from headrace.trainer.memory_check import check_files, check_room, check_shared_room
+from headrace.trainer.memory_check import check_files, check_network, check_room, check_shared_room
 from headrace.trainer.metrics_allreduce import (
     CHECK_EVERY,
     GroupState,
@@ -132,6 +132,7 @@ class Trainer:
         processes = config.transport == "shm" and leads
         chose_stacks = config.stacked_frames == "auto"
         config, probe, self.run_dir = begin(config, processes, self.group, notify, not locks)
+        check_network(config)
         config, self.policy, self.learner = built(config, probe, self.group, notify)
         check_files(config)
         check_room(config, self.policy, probe.env)

@@ -219,6 +219,27 @@ def test_invalid_spaces_are_rejected_before_memory_is_allocated(space, run, caps
     assert f"{folder / 'config.json'} is corrupt" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["evaluate", "resume"])
+@pytest.mark.parametrize(
+    "widths",
+    [{"hidden": [65536] * 9}, {"core": "lstm", "core_size": 65536}],
+    ids=["hidden", "core"],
+)
+def test_networks_larger_than_their_files_are_rejected_before_they_are_built(
+    command, widths, run, capsys, monkeypatch
+):
+    folder = checkpoint.find(run)
+    values = json.loads((folder / "config.json").read_text())
+    values["config"]["network"] |= widths
+    (folder / "config.json").write_text(json.dumps(values))
+    summed(folder)
+    monkeypatch.setattr(hr.Policy, "__init__", None)
+    assert main([command, str(run)]) == 2
+    err = capsys.readouterr().err
+    assert "bytes of weights or more, but policy.safetensors has" in err
+    assert len(err.splitlines()) == 1
+
+
 def altered(state, path, value):
     """Return a copy of nested dicts and lists with one value replaced."""
     if not path:

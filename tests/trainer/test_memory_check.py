@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import dataclasses
+import os
 import re
 import resource
 import threading
+import types
 
 import pytest
 import torch
@@ -138,7 +142,52 @@ def test_memory_that_can_not_be_shared_is_one_sentence(monkeypatch):
 
 def test_the_shared_memory_of_a_folder_that_is_missing_is_none_at_all(tmp_path):
     assert memory.free_shared_bytes(str(tmp_path / "shm")) == 0
+    assert memory.shared_problem(str(tmp_path / "shm")) == (
+        "can't be used (No such file or directory)"
+    )
     assert memory.free_shared_bytes(str(tmp_path)) > 0
+    assert memory.shared_problem(str(tmp_path)) == ""
+
+
+def test_a_read_only_folder_is_named_as_such(monkeypatch):
+    status = types.SimpleNamespace(f_flag=os.ST_RDONLY, f_bavail=9, f_frsize=9, f_blocks=9)
+    monkeypatch.setattr(os, "statvfs", lambda folder: status)
+    words = "^transport='shm' needs shared memory, but /dev/shm is mounted read-only: mount it"
+    with pytest.raises(NoRoom, match=words):
+        memory_check.check_shared_room(*made())
+    memory_check.check_shared_room(*made(transport="serial"))
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        ({"hidden": (60000, 60000)}, r"hidden=\(60000, 60000\) needs at least 57.6 GB"),
+        ({"core": "lstm", "core_size": 60000}, r"hidden=.* with core_size=60000 needs .* 230.4 GB"),
+        ({"core": "gru", "core_size": 60000, "torso": "a:b"}, "^core_size=60000 needs .* 172.8 GB"),
+    ],
+    ids=["hidden", "lstm", "gru"],
+)
+def test_a_huge_network_is_refused_with_widths_that_fit(network, words, monkeypatch):
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: 10**10)
+    monkeypatch.setattr(hr.Policy, "__init__", None)  # it isn't built
+    algo = hr.PPO(minibatches=1)
+    config = hr.Config(**SIZES, network=hr.Network(**network), algo=algo).settled
+    with pytest.raises(NoRoom, match=words) as raised:
+        memory_check.check_network(config)
+    nearest = str(raised.value).partition("nearest: ")[2].removesuffix(")")
+    fields = dict(one.split("=") for one in nearest.split(" with "))
+    near = dataclasses.replace(
+        config.network, **{name: ast.literal_eval(value) for name, value in fields.items()}
+    )
+    memory_check.check_network(dataclasses.replace(config, network=near))
+    assert 4 * near.least_bytes > 0.8 * 9e9
+
+
+def test_the_least_bytes_of_a_network_are_at_most_those_of_its_weights():
+    for network in (hr.Network((256, 200)), hr.Network((8,)), hr.Network((99, 7), core="lstm")):
+        policy = Policy(Box(-1, 1, (5,)), Discrete(2), network)
+        size = sum(x.nbytes for x in policy.parameters())
+        assert 0.4 * size * (len(network.units) > 1) < network.least_bytes < size
 
 
 def test_a_run_is_refused_before_it_has_slots(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from headrace.envs.names import Tasks
+from headrace.errors import shown
 from headrace.types import Group
 
 EPISODE_WINDOW = 100
@@ -108,6 +109,21 @@ class Episodes:
         if self.tasks:
             return all(one.full for one in self.by_task.values())
         return len(self.returns) == self.window
+
+
+def check_episodes(saved: Any) -> None:
+    """Raise ValueError unless a learner's saved episodes have finite returns and lengths."""
+    for name in ("returns", "lengths"):
+        values = saved[name]
+        if not isinstance(values, list) or not all(map(_is_finite, values)):
+            raise ValueError(f"{name} of episodes are {shown(values)}, but must be finite")
+    for part in ("by_task", "by_agent"):
+        for one in saved.get(part, {}).values():
+            check_episodes(one)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def mean_return(saved: list[dict[str, Any]]) -> float | None:

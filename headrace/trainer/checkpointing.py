@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,15 +11,16 @@ from typing import Any, NamedTuple
 
 from headrace.algos import ALGORITHMS
 from headrace.config import Config
+from headrace.envs.changes import EnvChange
 from headrace.envs.names import Tasks
 from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError, LearnerFailed, NonFinite, OthersLost, shown
 from headrace.learner.multi_policy_learner import AnyLearner
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.processes import signals_held
-from headrace.rundir import checkpoint, directories, import_allowlist
+from headrace.rundir import checkpoint, checksums, directories, import_allowlist
 from headrace.rundir.atomic_files import FOREIGN, TolerantWriter, checkpoint_errors, write_json
-from headrace.rundir.episodes import Episodes, mean_return
+from headrace.rundir.episodes import Episodes, check_episodes, mean_return
 from headrace.rundir.league_run import LeagueRun
 from headrace.rundir.lock import Lock
 from headrace.rundir.run_progress import Progress
@@ -83,6 +85,8 @@ class Checkpointer:
             "info_mask": probe.info_mask,
             "mask_source": probe.mask_source,
         }
+        if job := os.environ.get(checksums.JOB):
+            self.description["job"] = job
         self.describe(config)
         if isinstance(saved.policy, MultiPolicy):
             self.description["policies"] = saved.policy.mapping.to_json()
@@ -282,7 +286,11 @@ class Checkpointer:
         state = checkpoint.load_trainer(folder)
         try:
             check_alike(state, fresh)
-        except ValueError as error:
+            for one in state["episodes"]:
+                check_episodes(one)
+            for text in state.get("env_changes", ()):
+                EnvChange.from_json(text)
+        except FOREIGN as error:
             raise CheckpointError(f"{folder}/trainer.pt doesn't fit this run: {error}") from error
         return state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -29,6 +30,7 @@ from headrace.jobs.slurm.request import requested
 from headrace.jobs.versions import difference, versions
 from headrace.ray import node as ray_node
 from headrace.ray.node import RayNode, new_cluster, own_folder
+from headrace.rundir import checksums
 
 
 def test_the_script_asks_for_what_the_job_says_and_carries_its_orders():
@@ -136,6 +138,15 @@ class TestOrders:
         assert self.runs("2", "overwrite", "overwrite") == "overwrite"
         sums.write_text("of this job")
         assert self.runs("2", "overwrite", "overwrite") == "again"
+
+    def test_a_checkpoint_equal_to_another_job_s_is_known_by_the_job_s_id(self, tiny, monkeypatch):
+        config = tiny(transport="serial", deterministic=True, total_steps=64, overwrite=True)
+        for job in ("1", "2"):
+            monkeypatch.setenv(checksums.JOB, job)
+            assert self.runs(job, "overwrite", "overwrite") == "overwrite"
+            with contextlib.closing(hr.Trainer(config, notify=str)) as trainer:
+                assert list(trainer)
+            assert self.runs(job, "overwrite", "overwrite") == "again"
 
     def test_a_restart_never_overwrites_but_moves_files_out_of_the_way(self):
         spec = JobSpec(["train"], ["train", "--overwrite"], ["resume"])

@@ -261,8 +261,14 @@ def altered(state, path, value):
         (("learner", "optimizer"), {}),
         (("own",), None),
         (("episodes",), "x"),
+        (("episodes", 0, "returns"), ["x"]),
+        (("episodes", 0, "returns"), [1.0, float("inf")]),
+        (("episodes", 0, "lengths"), [None]),
+        (("episodes", 0, "lengths"), {"a": 1.0}),
+        (("env_changes",), [7]),
+        (("env_changes",), ["{}"]),
     ],
-    ids=range(9),
+    ids=range(15),
 )
 def test_training_state_of_another_type_gives_a_one_line_error(path, value, run, capsys):
     folder = checkpoint.find(run)

@@ -18,6 +18,7 @@ from pathlib import Path
 from headrace.errors import LaunchFailed
 from headrace.jobs.job_spec import JobSpec
 from headrace.ray.node import await_head
+from headrace.rundir.checksums import JOB
 
 RUNS = "/runs"  # mount path of the volume
 VARIABLE = "HEADRACE_JOB_SPEC"
@@ -48,7 +49,8 @@ def _run(spec: JobSpec) -> int:
         signal.signal(
             signal.SIGTERM, lambda *_: None
         )  # Ray sends the signal to the command as well
-        process = subprocess.Popen(words)  # restore the command's default handling
+        environment = os.environ | {JOB: spec.key}
+        process = subprocess.Popen(words, env=environment)  # restore the command's default handling
     except LaunchFailed as error:
         print(f"headrace: {error}", flush=True)
         return 1

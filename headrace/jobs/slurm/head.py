@@ -23,6 +23,7 @@ from headrace.jobs.job_spec import JobSpec, steps_saved
 from headrace.jobs.programs import called
 from headrace.jobs.slurm.allocation import Allocation, gpus_per_node
 from headrace.jobs.slurm.queue import states
+from headrace.rundir.checksums import JOB
 
 _SPREAD_S = 1.0  # delay within which SLURM's signal reaches all processes of a job
 _LOOK_S = 0.1
@@ -38,6 +39,7 @@ class BatchScriptHead:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec, self._job = spec, _own_name(os.environ["SLURM_JOB_ID"])
+        self._key = os.environ[JOB] = f"{spec.key} {self._job}"  # also of Ray's processes
         self._notice_at: float | None = None  # time of SLURM's signal to this process
         self._term_at: float | None = None
         self._allocation: Allocation | None = None
@@ -106,7 +108,7 @@ class BatchScriptHead:
         ray = None if self._allocation is None else self._allocation.ray
         substitutions = {"seed": os.environ.get("SLURM_ARRAY_TASK_ID", "")}
         substitutions["address"] = ray.address if ray else ""
-        words = self._spec.words(self.run_dir, f"{self._spec.key} {self._job}", **substitutions)
+        words = self._spec.words(self.run_dir, self._key, **substitutions)
         self._saved = steps_saved(self.run_dir)
         environment = ray.environment if ray else {}
         if self._stop_requested():

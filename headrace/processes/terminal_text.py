@@ -15,6 +15,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 _OF_RICH = re.compile(r"(\x1b\[(?:[0-9;]*m|[0-9]*[ABCDGK]|\?25[hl])|\r)")
 
 
+# Carriage returns of progress bars, which can't hide text that was printed in the same call.
+_AT_THE_ENDS = re.compile(r"(^\r+|\r+$|\r+(?=\n))")
+
+
 def printable(text: str) -> str:
     r"""Replace control characters with escapes such as ``\x1b``."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
@@ -31,11 +35,14 @@ class PrintableStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write text; a terminal also gets the sequences that Rich uses."""
+        """Write text; a terminal also gets the sequences that Rich uses.
+
+        Files and pipes keep carriage returns at either end of the text, as progress bars print.
+        """
         if _CONTROL.search(text) is None:
             return self._stream.write(text)
         styled = self._stream.isatty() or "FORCE_COLOR" in os.environ
-        parts = _OF_RICH.split(text) if styled else [text]
+        parts = (_OF_RICH if styled else _AT_THE_ENDS).split(text)
         self._stream.write("".join(x if i % 2 else printable(x) for i, x in enumerate(parts)))
         return len(text)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import headrace as hr
 from headrace.cli import main
+from headrace.processes.terminal_text import PrintableStream
 from headrace.rundir import terminal
 from headrace.rundir.closing_table import shown
 from headrace.rundir.result import Result
@@ -164,3 +165,21 @@ def test_letters_that_an_encoding_lacks_are_replaced(encoding, tiny, monkeypatch
 )
 def test_small_returns_have_two_decimals(value, text):
     assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("\r50%|", "\r50%|"),
+        ("done\r\n", "done\r\n"),
+        ("50%|\r", "50%|\r"),
+        ("rm -rf\rls", r"rm -rf\rls"),
+        ("\r\x1b[2J", "\r" + r"\x1b[2J"),
+    ],
+    ids=["progress", "line end", "end", "inside", "escape"],
+)
+def test_progress_bars_keep_carriage_returns_in_logs(text, written, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    log = io.StringIO()
+    PrintableStream(log).write(text)
+    assert log.getvalue() == written

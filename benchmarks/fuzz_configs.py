@@ -38,6 +38,7 @@ SKIPPED = {
 }  # fmt: skip
 COUNTED = {"num_actors", "num_learners", "min_actors", "learner_threads", "cores_per_learner",
            "eval_episodes"}  # fmt: skip
+SLOW = {"batch_size", "replay_capacity"}  # whose largest values take minutes to fill
 _LIMIT_S = 90.0
 _SKIP = object()
 
@@ -87,6 +88,8 @@ def drawn(rng: random.Random) -> tuple[str, str, dict[str, Any]]:
     names = sorted(hints)
     for name in rng.sample(names, rng.randint(1, 6)):
         value = _value(hints[name], rng, None, small=name in COUNTED)
+        if name in SLOW and value == 10**6:
+            value = 10**4
         if value is not _SKIP:
             settings[name] = value
     sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8, "eval_episodes": 1}

@@ -1,12 +1,13 @@
-"""Runs commands on damaged run directories, and checks that they end with a result or an error.
+"""Runs commands on damaged directories, and checks that they end with a result or an error.
 
-A trial copies a small run, damages one of its files or folders (cut, changed bits, swapped,
-replaced by a link, a pipe, a folder, other data, or made very large), and runs one command. It
-fails if the command hangs, crashes, fails without a one-line message, or changes
-anything outside the run directory. The same seed and number draw the same trial.
+A trial copies a small run, sweep, population or league, damages one of its files or folders (cut,
+changed bits, swapped, replaced by a link, a pipe, a folder, other data, or made very large), and
+runs one command. It fails if the command hangs, crashes, fails without a one-line message, or
+changes anything outside the directory. The same seed and number draw the same trial.
 
     python benchmarks/fuzz_runs.py --trials 500
     python benchmarks/fuzz_runs.py --seed 7 --trial 31   repeat one trial
+    python benchmarks/fuzz_runs.py --kinds sweep league
 """
 
 from __future__ import annotations
@@ -27,16 +28,40 @@ from fuzz_trials import ended
 
 from headrace.cli import main as command
 
-COMMANDS = {
-    "report": ("report", "RUN"),
-    "doctor": ("doctor", "RUN"),
-    "plot": ("plot", "RUN"),
-    "evaluate": ("evaluate", "RUN", "--episodes=1"),
-    "resume": ("resume", "RUN", "--total-steps=1152", "--eval-episodes=0"),
-    "init from": ("train", "ppo", "--env-id=CartPole-v1", "--init-from=RUN", "--transport=serial",
-                  "--num-actors=1", "--envs-per-actor=4", "--fragment-length=16",
-                  "--total-steps=64", "--eval-episodes=0", "--run-dir=NEW"),
-    "export": ("export", "RUN", "NEW.onnx"),
+SIZES = ("--transport=serial", "--num-actors=1", "--fragment-length=16")
+CARTPOLE = ("ppo", "--env-id=CartPole-v1", "--envs-per-actor=4", *SIZES)
+SWEEP = ("sweep", *CARTPOLE, "--total-steps=128", "--sample=learning-rate=loguniform:1e-4,1e-2",
+         "--sampler=random", "--eval-episodes=0", "--output=DIR")  # fmt: skip
+POPULATION = ("pbt", *CARTPOLE, "--members=2", "--interval=64", "--burn-in=0", "--threshold=1",
+              "--eval-episodes=1", "--output=DIR")  # fmt: skip
+POKER = ("ppo", "--env-id=OpenSpiel/kuhn_poker-v0", "--envs-per-actor=4", *SIZES,
+         "--opponents=latest:0.5,uniform:0.5", "--eval-episodes=0")  # fmt: skip
+TRAIN = {  # by kind of directory
+    "run": ("train", *CARTPOLE, "--total-steps=576", "--eval-episodes=2", "--eval-interval=256",
+            "--run-dir=DIR"),
+    "sweep": (*SWEEP, "--trials=2"),
+    "population": (*POPULATION, "--total-steps=128"),
+    "league": ("train", *POKER, "--total-steps=512", "--league=DIR", "--run-dir=NEW"),
+}  # fmt: skip
+COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "run": {
+        "report": ("report", "DIR"),
+        "doctor": ("doctor", "DIR"),
+        "plot": ("plot", "DIR"),
+        "evaluate": ("evaluate", "DIR", "--episodes=1"),
+        "resume": ("resume", "DIR", "--total-steps=1152", "--eval-episodes=0"),
+        "init from": ("train", *CARTPOLE, "--init-from=DIR", "--total-steps=64",
+                      "--eval-episodes=0", "--run-dir=NEW"),
+        "score": ("score", "DIR"),
+        "play": ("play", "DIR", "--episodes=1", "--video=NEW"),
+    },
+    "sweep": {"continue": (*SWEEP, "--trials=3"), "score": ("score", "DIR")},
+    "population": {"continue": (*POPULATION, "--total-steps=192")},
+    "league": {
+        "rate": ("league", "DIR"),
+        "play": ("league", "DIR", "--episodes=2"),
+        "join": ("train", *POKER, "--total-steps=512", "--league=DIR", "--run-dir=NEW"),
+    },
 }  # fmt: skip
 _LIMIT_S = 60.0
 
@@ -49,16 +74,19 @@ class Args:
     """Random seed of the trials."""
     trial: int | None = None
     """Repeat only this trial, and print its output."""
+    kinds: tuple[str, ...] = ("run", "sweep", "population", "league")
+    """Kinds of directories to draw from."""
 
 
 def main(args: Args) -> int:
     """Run trials; returns 0 if none failed."""
     ends: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        run = a_run(Path(folder))
+        made = {kind: trained(kind, Path(folder)) for kind in args.kinds}
         for number in range(args.trials) if args.trial is None else [args.trial]:
             rng = random.Random(f"{args.seed} {number}")
-            what, problem, output = trial(run, Path(folder) / "trial", rng)
+            kind = rng.choice(args.kinds)
+            what, problem, output = trial(kind, made[kind], Path(folder) / "trial", rng)
             ends[problem or "ok"] += 1
             if problem or args.trial is not None:
                 print(f"--seed {args.seed} --trial {number}: {what}: {problem}")
@@ -67,22 +95,27 @@ def main(args: Args) -> int:
     return int(bool(set(ends) - {"ok"}))
 
 
-def a_run(folder: Path) -> Path:
-    """Train a small run to damage."""
-    flags = ("--env-id=CartPole-v1", "--transport=serial", "--num-actors=1", "--envs-per-actor=4")
-    more = ("--fragment-length=16", "--total-steps=576", "--eval-episodes=2", "--eval-interval=256")
-    words = ["train", "ppo", *flags, *more, f"--run-dir={folder / 'run'}"]
-    end = ended(lambda: int(command(words) or 0), _LIMIT_S)
+def trained(kind: str, folder: Path) -> Path:
+    """Train a small run, sweep, population or league to damage."""
+    path = folder / kind
+    end = ended(lambda: int(command(words(TRAIN[kind], path, folder / "new")) or 0), _LIMIT_S)
     assert end.status == 0, end.output
-    return folder / "run"
+    return path
 
 
-def trial(run: Path, folder: Path, rng: random.Random) -> tuple[str, str | None, str]:
+def words(template: tuple[str, ...], directory: Path, new: Path) -> list[str]:
+    """Fill in the paths of a command."""
+    return [word.replace("DIR", str(directory)).replace("NEW", str(new)) for word in template]
+
+
+def trial(
+    kind: str, original: Path, folder: Path, rng: random.Random
+) -> tuple[str, str | None, str]:
     """Damage a copy and run a command; return what was done, the problem, and the output."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    copy, outside = folder / "run", folder / "outside"
-    shutil.copytree(run, copy, symlinks=True)
+    copy, outside = folder / kind, folder / "outside"
+    shutil.copytree(original, copy, symlinks=True)
     outside.mkdir()
     for name in ("precious", "config.json", "metrics.jsonl"):
         (outside / name).write_text("precious\n" * 50)
@@ -92,20 +125,18 @@ def trial(run: Path, folder: Path, rng: random.Random) -> tuple[str, str | None,
     if rng.random() < 0.5:
         signed(copy)
     before = digest(outside)
-    which = rng.choice(list(COMMANDS))
-    words = [
-        w.replace("RUN", str(copy)).replace("NEW", str(folder / "new")) for w in COMMANDS[which]
-    ]
+    which = rng.choice(list(COMMANDS[kind]))
+    given = words(COMMANDS[kind][which], copy, folder / "new")
 
     def run_command() -> int:
         os.chdir(folder)
-        return int(command(words) or 0)
+        return int(command(given) or 0)
 
     end = ended(run_command, _LIMIT_S)
     problem = end.problem
     if digest(outside) != before:
         problem = "changed files outside"
-    return f"{name} {path.relative_to(copy)}, {which}", problem, end.output
+    return f"{name} {path.relative_to(copy.parent)}, {which}", problem, end.output
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -113,9 +144,9 @@ def digest(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*")}
 
 
-def signed(run: Path) -> None:
+def signed(directory: Path) -> None:
     """Write checksums that match the damaged files, as an attacker would."""
-    for sums in run.glob("checkpoints/*/SHA256SUMS"):
+    for sums in directory.rglob("SHA256SUMS"):
         if sums.is_symlink() or not sums.is_file():
             continue
         lines = []

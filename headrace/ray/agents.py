@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-# A shell that outlives the agent, and exits when its standard input is closed, with the raylet.
-_OUTLIVED = ("/bin/sh", "-c", '"$@"; exec cat >/dev/null', "agent")
+# A shell that outlives the agent and Ctrl-C, until its standard input is closed, with the raylet.
+_OUTLIVED = ("/bin/sh", "-c", 'trap "" INT HUP; "$@"; exec cat >/dev/null', "agent")
 _COMPONENTS = ("dashboard_agent", "runtime_env_agent")
 _BUILDER = "_build_python_executable_command_memory_profileable"  # private: may be gone some day
 _BY_PIPE = "RAY_enable_pipe_based_agent_to_parent_health_check"  # the agents' parent is the shell

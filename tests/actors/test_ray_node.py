@@ -58,6 +58,7 @@ def test_the_shell_ends_with_its_input_only():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(killed, **pipes) as shell:
         assert shell.stdout.readline() == b"begun\n"
+        shell.send_signal(signal.SIGINT)  # at a terminal, every process receives Ctrl-C
         with pytest.raises(subprocess.TimeoutExpired):
             shell.wait(0.1)
         shell.stdin.close()

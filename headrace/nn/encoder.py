@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple, cast
 
 import gymnasium
@@ -224,3 +225,15 @@ class Encoder(nn.Module):
         """Return the parts with running statistics of observations."""
         all_parts = (self, *self.parts)
         return [x for x in (getattr(p, "normalizer", None) for p in all_parts) if x is not None]
+
+
+def least_bytes(network: Network, observation_space: gymnasium.Space) -> int:
+    """Return a lower bound of the bytes of a policy's weights, without allocating any."""
+    rows = [
+        isinstance(leaf, Box) and len(leaf.shape) == 1 and spaces.dotted(path) not in network.text
+        for path, leaf in spaces.leaves(observation_space)
+    ]
+    units = network.units if network.torso is None and any(rows) else ()
+    count = sum(units) + sum(a * b for a, b in itertools.pairwise(units))
+    gates = {"lstm": 4, "gru": 3}.get(str(network.core), 0)
+    return 4 * (count + gates * network.core_size**2)

@@ -138,14 +138,6 @@ class Network:
         """Return ``hidden``, or its default for one task."""
         return (64, 64) if self.hidden is None else self.hidden
 
-    @property
-    def least_bytes(self) -> int:
-        """Return a lower bound of the bytes of the weights, which doesn't need the spaces."""
-        units = self.units if self.torso is None else ()
-        count = sum(units) + sum(a * b for a, b in itertools.pairwise(units))
-        gates = {"lstm": 4, "gru": 3}.get(str(self.core), 0)
-        return 4 * (count + gates * self.core_size**2)
-
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict for :func:`network_from_json`."""
         fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -20,11 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
 from headrace.errors import CheckpointError, HeadraceError, shown
+from headrace.nn.encoder import least_bytes
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
 from headrace.nn.policy import Policy
@@ -44,6 +46,7 @@ from headrace.spaces.json import space_from_json
 from headrace.spaces.unified_spaces import Spaces
 
 FORMAT = 3
+_LARGE = 1 << 26  # bytes of weights; smaller networks aren't checked before they are built
 
 
 def save(run_dir: Path, config: dict[str, Any], policy: AnyPolicy, trainer: dict[str, Any]) -> Path:
@@ -224,12 +227,12 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{folder} has format {values['format']}, this version reads {FORMAT}"
             )
-        _check_size(folder, network_from_json(values["config"]["network"]))
+        network = network_from_json(values["config"]["network"])
         bool(values["info_mask"])
         mapping_in(values)
         _own_spaces_in(values, "agent"), _own_spaces_in(values, "task")
-        for name in ("observation_space", "action_space"):
-            space_from_json(values[name])
+        space_from_json(values["action_space"])
+        _check_size(folder, network, space_from_json(values["observation_space"]))
         return dict(values)
     except FOREIGN as error:
         raise _corrupt(folder / "config.json", shown(error)) from error
@@ -310,14 +313,16 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     return policy.eval()
 
 
-def _check_size(folder: Path, network: Network) -> None:
-    """Raise CheckpointError if a network needs more bytes than the file of its weights has."""
+def _check_size(folder: Path, network: Network, observation_space: gymnasium.Space) -> None:
+    """Raise CheckpointError if a large network needs more bytes than its file of weights has."""
     status = safe_files.status(folder / "policy.safetensors", checksums.root_of(folder))
-    if status is not None and network.least_bytes > status.st_size:
-        widths = f"hidden={shown(network.units)}"
-        widths += "" if network.core is None else f" and core_size={network.core_size}"
-        why = f"{widths} needs {network.least_bytes:,} bytes of weights or more, but "
-        raise _corrupt(folder / "config.json", f"{why}policy.safetensors has {status.st_size:,}")
+    required = least_bytes(network, observation_space)
+    if status is not None and required > max(_LARGE, status.st_size):
+        raise _corrupt(
+            folder / "config.json",
+            f"hidden={shown(network.units)} and core_size={network.core_size} need {required:,} "
+            f"bytes of weights or more, but policy.safetensors has {status.st_size:,}",
+        )
 
 
 def load_weights(folder: Path, policy: AnyPolicy) -> None:

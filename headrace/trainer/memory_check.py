@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import torch
 
 from headrace.config import Config
 from headrace.errors import ConfigError, NoRoom, setting
+from headrace.nn.encoder import least_bytes
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
+from headrace.nn.network import Network
 from headrace.nn.policy import policy_weights
 from headrace.processes import allow_open_files
 from headrace.processes.memory import (
@@ -28,6 +31,7 @@ from headrace.transport.weights import NUM_STORE_FIELDS
 _MOST = 0.9  # of free memory for rollouts; the processes use the rest
 _TRIES = 64
 _SHRINKS = 1000  # by 2% each
+_LARGE = 1 << 30  # smaller networks aren't checked
 _WEIGHT_COPIES = 4  # weights, gradients, and two moments of Adam
 _FILES, _CLIENT_FILES, _OTHER_FILES = 4, 2, 128  # open files per actor, per client, and other
 
@@ -78,27 +82,36 @@ def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
     )
 
 
-def check_network(config: Config) -> None:
+def check_network(config: Config, observation_space: gymnasium.Space) -> None:
     """Raise NoRoom if weights, gradients and moments can't fit, before any is allocated."""
+
+    def needed(network: Network) -> int:
+        return _WEIGHT_COPIES * least_bytes(network, observation_space)
+
     free, network = free_bytes(), config.network
-    required = _WEIGHT_COPIES * network.least_bytes
-    if required <= _MOST * free:
+    if (required := needed(network)) <= max(_LARGE, _MOST * free):
         return
-    names: tuple[str, ...] = ("hidden",) if network.torso is None else ()
-    names += ("core_size",) if network.core is not None else ()
+    names = [
+        name for name in ("hidden", "core_size") if needed(_narrower(network, name)) < required
+    ]
     near = network
-    for _ in range(_SHRINKS):
-        if _WEIGHT_COPIES * near.least_bytes <= _MOST * free:
-            break
-        units = tuple(max(1, int(0.98 * x)) for x in near.units)
-        smaller: dict[str, Any] = {"hidden": units, "core_size": max(1, int(0.98 * near.core_size))}
-        near = replace(near, **{name: smaller[name] for name in names})
-    shown = " with ".join(f"{name}={getattr(network, name)}" for name in names)
-    nearest = " with ".join(f"{name}={getattr(near, name)}" for name in names)
+    while needed(near) > _MOST * free:
+        for name in names:
+            near = _narrower(near, name)
+    shown, nearest = (
+        " with ".join(f"{name}={getattr(one, name)}" for name in names) for one in (network, near)
+    )
     raise NoRoom(
         f"{shown} needs at least {required / 1e9:.1f} GB of memory for weights, gradients and the "
         f"optimiser, but only {free / 1e9:.1f} GB are free (nearest: {nearest})"
     )
+
+
+def _narrower(network: Network, name: str) -> Network:
+    """Return a network in which layers with this setting are 2% narrower."""
+    if name == "hidden":
+        return replace(network, hidden=tuple(max(1, int(0.98 * x)) for x in network.units))
+    return replace(network, core_size=max(1, int(0.98 * network.core_size)))
 
 
 def shared_needed(config: Config, policy: AnyPolicy, env: Any = None) -> int:

@@ -132,7 +132,7 @@ class Trainer:
         processes = config.transport == "shm" and leads
         chose_stacks = config.stacked_frames == "auto"
         config, probe, self.run_dir = begin(config, processes, self.group, notify, not locks)
-        check_network(config)
+        check_network(config, probe.observation_space)
         config, self.policy, self.learner = built(config, probe, self.group, notify)
         check_files(config)
         check_room(config, self.policy, probe.env)

@@ -271,7 +271,7 @@ class ClusterEnv(VectorEnv):
     @property
     def sync_info(self) -> dict[str, np.ndarray]:
         """Synchronisation metrics per worker ``[W]``: policy_version, divergence (nats), measure
-        ("kl", "estimate" or "age"), weight_requests, weight_syncs, weight_bytes and
+        ("kl", "estimate", "outputs" or "age"), weight_requests, weight_syncs, weight_bytes and
         steps_discarded.
         """
         return {} if self._head is None else self._head.sync_info()

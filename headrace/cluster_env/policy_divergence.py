@@ -6,7 +6,8 @@ ClusterEnv (Lafuente-Mercado 2025), section III-C: the mean, over recent observa
 
 It is exact for agents with ``distribution``. The head keeps the weights of every version that a
 worker acts with, so no message is needed. For agents with only ``log_prob`` it is estimated from
-the sampled actions (``headrace.actors.weight_sync.divergence``).
+the sampled actions (``headrace.actors.weight_sync.divergence``), and for agents with neither from
+what ``act`` returns (``headrace.cluster_env.output_divergence``).
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ class AgentCopies:
             self._loaded = version
         return self._agent.to(device) if isinstance(self._agent, nn.Module) else self._agent
 
+    def new(self, version: int) -> Any:
+        """Return a new copy of a stored version on the CPU, with its own random generators."""
+        return with_weights(pickle.loads(self._packed), self._weights[version])
+
+    def __contains__(self, version: int) -> bool:
+        return version in self._weights
+
 
 @torch.no_grad()
 def exact(copy: Any, agent: Any, each: Sequence[Rows]) -> list[float]:
@@ -67,8 +75,8 @@ def exact(copy: Any, agent: Any, each: Sequence[Rows]) -> list[float]:
     Raises:
         NotImplementedError: torch has no formula for these distributions.
     """
-    obs = to_tensors(_joined([rows[0] for rows in each]), device_of(agent))
-    with _evaluating(copy), _evaluating(agent):
+    obs = to_tensors(joined([rows[0] for rows in each]), device_of(agent))
+    with evaluating(copy), evaluating(agent):
         kl = kl_divergence(copy.distribution(obs), agent.distribution(obs))
     sizes = [len(rows[2]) for rows in each]
     kl = (
@@ -79,20 +87,21 @@ def exact(copy: Any, agent: Any, each: Sequence[Rows]) -> list[float]:
 
 def estimates(agent: Any, each: Sequence[Rows]) -> list[float]:
     """Estimate the mean KL from the actions that the copies sampled in these observations."""
-    obs, action, before = _joined(each)
+    obs, action, before = joined(each)
     device = device_of(agent)
-    with _evaluating(agent):
+    with evaluating(agent):
         now = log_prob(agent, to_tensors(obs, device), to_tensors(action, device)).cpu().double()
     log_ratio = now - torch.from_numpy(before).double()
     return [divergence(part) for part in log_ratio.split([len(rows[2]) for rows in each])]
 
 
-def _joined(each: Sequence[Any]) -> Any:
+def joined(each: Sequence[Any]) -> Any:
+    """Concatenate trees of rows."""
     return tree.map_leaves(lambda *x: np.concatenate(x), *each)
 
 
 @contextlib.contextmanager
-def _evaluating(agent: Any) -> Iterator[None]:
+def evaluating(agent: Any) -> Iterator[None]:
     """Run a module in evaluation mode, so that it keeps no statistics (BatchNorm)."""
     modules = list(agent.modules()) if isinstance(agent, nn.Module) else []
     training = [module for module in modules if module.training]

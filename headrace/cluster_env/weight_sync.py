@@ -22,8 +22,10 @@ from headrace.cluster_env.agent import (
     pack_weights,
 )
 from headrace.cluster_env.messages import Agent, Request
+from headrace.cluster_env.output_divergence import divergences as by_outputs
+from headrace.cluster_env.output_divergence import draws, is_repeatable, num_draws
 from headrace.cluster_env.parameter_fingerprint import ParameterFingerprint
-from headrace.cluster_env.policy_divergence import AgentCopies, Rows, estimates, exact
+from headrace.cluster_env.policy_divergence import AgentCopies, Rows, estimates, exact, joined
 from headrace.ops import tree
 
 MIN_OBSERVATIONS = 64  # rows per worker that the divergence is measured on, if available
@@ -94,7 +96,8 @@ class AgentSync:
 
     Attributes:
         version: version of the head's agent, the number of observed changes.
-        measure: divergence measure of copies: "kl", an "estimate" of it, or only their "age".
+        measure: divergence measure of copies: "kl", an "estimate" of it by log-probabilities or by
+            "outputs" of ``act``, or only their "age".
     """
 
     def __init__(self, num_workers: int, rule: SyncRule) -> None:
@@ -107,7 +110,8 @@ class AgentSync:
         ] = {}  # serialised ``version``, by the packing function
         self._recent = [RecentSteps() for _ in range(num_workers)]
         self._notes: dict[int, tuple[int, float]] = {}  # measurements not sent yet
-        self._copies: AgentCopies | None = None  # if the measure is "kl"
+        self._copies: AgentCopies | None = None  # if the measure is "kl" or "outputs"
+        self._is_repeatable = False  # whether copies are known to act alike
         self._sent_versions: dict[int, int] = {}  # the version last sent to each worker
         self.version, self.measure = -1, "age"
         self.syncs, self.requests, self.bytes = np.zeros((3, num_workers), int)
@@ -124,7 +128,8 @@ class AgentSync:
             self._agent, self.measure = agent, self._measure_of(agent)
             by_age = replace(self._setting, every=self._setting.every or 1)
             self._rule = by_age if self.measure == "age" else self._setting
-            self._copies = AgentCopies(packed) if self.measure == "kl" else None
+            self._copies = AgentCopies(packed) if self.measure in ("kl", "outputs") else None
+            self._is_repeatable = False
             self._packed = {pack_agent: packed}
             self._has.clear()
             self._recent = [RecentSteps() for _ in self._recent]
@@ -145,10 +150,7 @@ class AgentSync:
             return "age"
         if has_distribution(agent):
             return "kl"
-        if has_log_prob(agent):
-            return "estimate"
-        _tell(agent, "has neither log_prob(obs, action) nor distribution(obs)")
-        return "age"
+        return "estimate" if has_log_prob(agent) else "outputs"
 
     def _measure(self) -> None:
         """Measure all workers' recent steps with forward passes, and store a note for each."""
@@ -156,7 +158,11 @@ class AgentSync:
         rows = {i: self._recent[i].measured() for i in self._has if self._recent[i].version >= 0}
         if not rows:
             return
-        divergences = None if self._copies is None else self._exact(self._copies, rows)
+        divergences: dict[int, float] | None = None
+        if self.measure == "outputs":
+            divergences = self._from_outputs(rows)
+        elif self._copies is not None:
+            divergences = self._exact(self._copies, rows)
         if divergences is None:
             divergences = dict(zip(rows, estimates(self._agent, list(rows.values())), strict=True))
         valid = {i: value for i, value in divergences.items() if not math.isnan(value)}
@@ -180,6 +186,50 @@ class AgentSync:
                 return None
             divergences |= zip(mine, kl, strict=True)
         return divergences
+
+    def _from_outputs(self, rows: dict[int, Rows]) -> dict[int, float]:
+        """Return estimates from what ``act`` returns on each worker's rows.
+
+        Returns nothing, and follows versions by age from now on, if copies don't act alike with the
+        same random numbers, or can't act here.
+        """
+        copies = self._copies
+        assert copies is not None
+        copies.keep(self.version, self._pack(pack_weights))
+        acted = {i: self._recent[i].version for i in rows}
+        copies.forget({*self._sent_versions.values(), *acted.values(), self.version})
+        found: dict[int, float] = {}
+        try:
+            for version in set(acted.values()):
+                mine = [i for i in rows if acted[i] == version and version in copies]
+                if mine:
+                    values = self._compared(copies, version, [rows[i] for i in mine])
+                    found |= zip(mine, values, strict=True)
+        except Exception as error:  # the agent may raise anything
+            self._follow_by_age(f"can't act in this process ({type(error).__name__}: {error})")
+            return {}
+        if not self._is_repeatable:
+            self._follow_by_age("draws its actions from random numbers that can't be repeated")
+            return {}
+        return found
+
+    def _compared(self, copies: AgentCopies, version: int, each: list[Rows]) -> list[float]:
+        """Compare what a version and the agent do in these rows."""
+        obs, sizes = joined([rows[0] for rows in each]), [len(rows[2]) for rows in each]
+        old, new = (functools.partial(copies.new, one) for one in (version, self.version))
+        self._is_repeatable = self._is_repeatable or is_repeatable(new, obs)
+        if not self._is_repeatable:
+            return [math.nan] * len(each)
+        number = num_draws(sum(sizes))
+        return by_outputs(draws(old, obs, number), draws(new, obs, number), sizes)
+
+    def _follow_by_age(self, why: str) -> None:
+        """Give up measuring: send the agent again, with a rule to fetch every version."""
+        _tell(self._agent, why)
+        self.measure, self._copies = "age", None
+        self._rule = replace(self._setting, every=1)
+        self._has.clear()
+        self._recent = [RecentSteps() for _ in self._recent]
 
     def request(self, worker: int, method: str, *args: Any) -> Request:
         """Return the request for a worker to act, after :meth:`update`."""
@@ -213,8 +263,11 @@ class AgentSync:
 
     def acted(self, worker: int, version: int, obs: Any, action: Any, log_prob: Any) -> None:
         """Record a worker's steps: trees ``[n, ...]`` and ``[n]``, or None if unknown."""
-        if log_prob is not None and self._rule.on_drift:
-            self._recent[worker].add(version, obs, action, log_prob)
+        if not self._rule.on_drift:
+            return
+        if log_prob is None:
+            log_prob = np.full(len(tree.leaves(action)[0]), np.nan)
+        self._recent[worker].add(version, obs, action, log_prob)
 
     def replaced(self, worker: int) -> None:
         """Record that a worker was replaced by one without an agent."""

@@ -23,8 +23,6 @@ from headrace.cluster_env.messages import Answer
 from headrace.ops import tree
 from tests.cluster_env.parts import CountingAgent, chosen
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
-
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
     """Return different bytes."""

@@ -14,7 +14,6 @@ from headrace.cluster_env import LocalConfig
 from headrace.errors import AgentFault, ConfigError, WorkerFailed
 from tests.cluster_env.parts import AsleepEnv, BrokenEnv, CountingAgent, Failing, Returning
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 ZEROS = np.zeros(2, int)
 
 

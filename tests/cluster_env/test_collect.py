@@ -18,8 +18,6 @@ from headrace.cluster_env.worker import Worker
 from headrace.envs.names import resolve
 from tests.cluster_env.parts import Categorical, CountingAgent, DelayedCountingEnv, Returning
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
-
 EPISODE = ["episode_return", "episode_length"]
 FIELDS = ["obs", "first", "action", "log_prob", "reward", "terminated", *EPISODE]
 

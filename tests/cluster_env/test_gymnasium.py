@@ -17,9 +17,7 @@ from headrace.cluster_env import LocalConfig
 from headrace.errors import ConfigError
 from tests.cluster_env.parts import CountingAgent, EverythingEnv, Gaussian
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.* has neither log_prob", "ignore:.*A Box observation space .* value is"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:.*A Box observation space .* value is")
 
 # -- Gymnasium's own checks -----------------------------------------------------------------------
 

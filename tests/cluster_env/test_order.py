@@ -17,7 +17,6 @@ from tests.cluster_env.parts import (
 )
 
 NUM_ENVS, PER_NODE = 6, 2
-pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
 
 
 @pytest.fixture

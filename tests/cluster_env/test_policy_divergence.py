@@ -251,19 +251,18 @@ def test_sync_info_says_what_is_measured(make, agent, settings, measure, learn_b
 
 
 @torch.no_grad()
-def test_an_agent_that_only_acts_is_synced_by_age_and_measured_once_it_shows_more(make):
+def test_an_agent_that_only_acts_is_measured_by_its_actions_and_exactly_once_it_shows_more(make):
     envs, agent = make(CountingEnv, kl_threshold=1e9), Plain()
     envs.reset(seed=5)
-    with pytest.warns(UserWarning, match="neither log_prob"):
-        envs.step(agent)
+    envs.step(agent)
     agent.choice[0] = 1
-    assert envs.step(agent)[-1]["action"].tolist() == [1, 1]
-    assert envs.sync_info["measure"].tolist() == ["age", "age"]
-    assert not envs.sync_info["_divergence"].any()
+    assert envs.step(agent)[-1]["action"].tolist() == [0, 0]  # its threshold is far away
+    assert envs.sync_info["measure"].tolist() == ["outputs", "outputs"]
+    assert envs.sync_info["divergence"].tolist() == [2.0, 2.0]  # every action changed
     shows = Shows()
     envs.step(shows)
     shows.choice[0] = 1.0
     infos = envs.step(shows)[-1]
     assert infos["measure"].tolist() == ["kl", "kl"]
     np.testing.assert_allclose(infos["divergence"], 0.5, rtol=1e-6)  # of N(0, 1) to N(1, 1)
-    assert infos["action"].tolist() == [0, 0]  # its threshold is far away
+    assert infos["action"].tolist() == [0, 0]

@@ -29,7 +29,6 @@ from tests.cluster_env.parts import BrokenEnv, CountingAgent, FailsAhead, Return
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
     pytest.mark.ray,
-    pytest.mark.filterwarnings("ignore:.* has neither log_prob"),
 ]
 
 

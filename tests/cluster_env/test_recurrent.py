@@ -14,9 +14,7 @@ from headrace.errors import AgentFault
 from headrace.ops.tree import leaves
 from tests.cluster_env.parts import Returning
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.* is recurrent, so its drift can't be measured", "ignore:.* has neither log_prob"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:.* is recurrent, so its drift can't be measured")
 
 
 class Counter(nn.Module):

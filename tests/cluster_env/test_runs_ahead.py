@@ -23,8 +23,6 @@ from tests.cluster_env.parts import (
     follows,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* has neither log_prob")
-
 
 class LivingEnv(CountingEnv):
     """Observes its number of steps, also writes them to a file, and fails once at a given one."""

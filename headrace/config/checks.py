@@ -46,7 +46,8 @@ def check_together(config: Any) -> None:
         _check_devices(config)
         config.algo.per_learner(config.num_learners)  # raises unless it can be divided
     color, sde = config.algo.noise_color, config.network.use_sde
-    require(not (color and sde), "noise_color", color, "0 with use_sde, which replaces the noise")
+    unused = color in (0.0, type(config.algo).noise_color)
+    require(not sde or unused, "noise_color", color, "0 with use_sde, which replaces the noise")
     sync_rule(config.weight_sync, config.kl_threshold)
     if config.is_sized:
         _check_columns(config)

@@ -1,6 +1,6 @@
 """Settings of IMPACT's paper (Luo et al. 2020, appendix B) for its three algorithms.
 
-They are in the papers' literal form, with a constant learning rate.
+They are in the papers' literal form, with a constant learning rate and white noise.
 
 The paper's sample batch is a rollout here, ``fragment_length`` steps of one environment; its train
 batch is ``batch_size``. Clipping thresholds that the table leaves out are infinite. A KL target
@@ -16,7 +16,7 @@ from headrace.algos import IMPACT, IMPALA, PPO
 from headrace.config import Config
 from headrace.nn import Network
 
-_CONSTANT: Any = {"lr_schedule": "constant"}
+_CONSTANT: Any = {"lr_schedule": "constant", "noise_color": 0.0}
 _PLAIN: Any = {
     "epochs": 1, "minibatches": 1, "clip": math.inf, "lam": 1.0, **_CONSTANT
 }  # fmt: skip

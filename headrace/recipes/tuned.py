@@ -33,7 +33,7 @@ def lunarlander(algorithm: str = "appo") -> Config:
 
 def pendulum(algorithm: str = "appo") -> Config:
     """Settings with a short horizon, because actions have effects within ten steps."""
-    shared: Any = {"gamma": 0.9}
+    shared: Any = {"gamma": 0.9, "noise_color": 0.0}
     algos = {
         "ppo": PPO(learning_rate=1e-3, **shared),
         "appo": APPO(learning_rate=1e-3, **shared),
@@ -71,9 +71,9 @@ def halfcheetah(algorithm: str = "appo") -> Config:
 def _mujoco(env: str, algorithm: str) -> Config:
     """Settings with more epochs than the defaults, because environment steps are expensive."""
     algos = {
-        "ppo": PPO(learning_rate=5e-4, epochs=10),
-        "appo": APPO(learning_rate=5e-4, epochs=10),
-        "impact": IMPACT(),
+        "ppo": PPO(learning_rate=5e-4, epochs=10, noise_color=0.0),
+        "appo": APPO(learning_rate=5e-4, epochs=10, noise_color=0.0),
+        "impact": IMPACT(noise_color=0.0),
     }
     return Config(env=env, algo=algos[algorithm])
 
@@ -152,6 +152,7 @@ def orbital(algorithm: str = "appo") -> Config:
 
 _ONE_PASS: Any = {"epochs": 1, "minibatches": 1, "clip": math.inf}  # IMPALA as in the paper
 _ORBITAL: Any = {
+    "noise_color": 0.0,
     "gamma": 0.99,
     "lam": 0.9,
     "entropy_coef": 0.005,

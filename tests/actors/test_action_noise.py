@@ -83,6 +83,32 @@ def test_sequences_end_after_their_length_and_depend_on_the_seed_alone():
     assert ActionNoise(DiagGaussian(1), 1, 1.0).draw(3000).std() > 0.3
 
 
+def test_all_episodes_have_sequences_of_their_own():
+    noise = ActionNoise(DiagGaussian(1), B, 1.0)
+    noise.reset(1)
+    episodes = []
+    for _ in range(40):  # several times what is drawn at once
+        rows = noise.draw(8)
+        noise.begin_episodes(np.arange(B), np.zeros(B, np.int64))
+        episodes.append(rows[:, :, 0].T.clone())
+        noise.advance(np.full(B, 8))
+    rows = torch.cat(episodes)
+    assert len(torch.unique(rows[:, 0])) == len(rows)
+
+
+def test_state_dependent_noise_replaces_correlated_noise():
+    envs = make_vec("Pendulum-v1", 2, "sync", {})
+    policy = Policy(
+        envs.single_observation_space, envs.single_action_space, Network((8,), use_sde=True)
+    )
+    noise = ActionNoise(policy.distribution, 2, 0.5, policy.explorer())
+    plain = ActionNoise(policy.distribution, 2, 0.0, policy.explorer())
+    for one in (noise, plain):
+        one.reset(3)
+    assert torch.equal(noise.draw(8), plain.draw(8))
+    envs.close()
+
+
 def test_only_continuous_actions_have_correlated_noise():
     space = Dict({"a": Box(-1, 1, (2,)), "b": Discrete(3), "c": Box(-1, 1, (1,))})
     distribution = distribution_for(space)

@@ -11,6 +11,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from warm import Program
 
 from headrace.processes.output import (
     GuardedStream,
@@ -35,11 +36,23 @@ class Full(io.StringIO):
     flush = lambda self: self.write("")  # noqa: E731
 
 
-@pytest.mark.parametrize("where", [">&-", "> /dev/full 2>&1"])
-def test_a_run_continues_without_its_output(where, tmp_path):
-    if "full" in where and not os.path.exists("/dev/full"):
+@pytest.fixture
+def full():
+    """Returns a file descriptor that can't be written to."""
+    if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full")
-    command = f"exec {sys.executable} -m headrace {TRAIN} {tmp_path}/run {where}"
+    with open("/dev/full", "wb") as file:
+        yield file.fileno()
+
+
+def test_a_run_continues_without_its_output(full, tmp_path):
+    words = [sys.executable, "-m", "headrace", *TRAIN.split(), "run"]
+    assert Program(words, tmp_path, full, shared=True).wait(120) == 0
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_run_continues_with_a_closed_output(tmp_path):
+    command = f"exec {sys.executable} -m headrace {TRAIN} {tmp_path}/run >&-"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False
     )
@@ -72,14 +85,13 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-@pytest.mark.parametrize(
-    ("transport", "where"), [("shm", "> /dev/full 2>&1"), ("serial", "2> /dev/full")]
-)
-def test_environments_and_callbacks_that_print_do_not_stop_a_run(tmp_path, transport, where):
+@pytest.mark.parametrize("transport", ["shm", "serial"])
+def test_environments_and_callbacks_that_print_do_not_stop_a_run(full, tmp_path, transport):
     (tmp_path / "noisy.py").write_text(NOISY)
-    command = f"cd {tmp_path}; exec {sys.executable} noisy.py {transport} {where}"
-    subprocess.run(["bash", "-c", command], timeout=120, check=False, capture_output=True)
+    with (tmp_path / "output.txt").open("wb") as file:
+        output = full if transport == "shm" else file.fileno()
+        words = [sys.executable, "noisy.py", transport]
+        Program(words, tmp_path, output, error=full, shared=True).wait(120)
     assert (tmp_path / "run" / "summary.json").exists()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["evaluation"]["episodes"] == 2

@@ -103,7 +103,7 @@ def test_the_c_program_learns(study, tmp_path):
     bound = importlib.import_module("ceiling_c")
     if bound.compiler() is None:
         pytest.skip("no C compiler")
-    work = study.Work("", 4, 4, 512, 32)
+    work = study.Work("", 4, 4, 256, 32)
     lengths = [bound.rate(work, 0.0, [], updates)["episode_length"] for updates in (2, 30)]
     assert lengths[0] < 40
     assert lengths[1] > 80

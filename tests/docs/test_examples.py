@@ -46,7 +46,8 @@ def example(monkeypatch):
 def test_each_example_runs_to_its_evaluation_and_leaves_no_process(name, start, gone, tmp_path):
     file, *flags = name.split()
     flags += [*TINY[name].split(), "--eval-episodes", "2"]
-    script = start(str(EXAMPLES / f"{file}.py"), *flags)
+    several = name == "ppo --nodes 2"  # with its own fork server, in its session
+    script = start(str(EXAMPLES / f"{file}.py"), *flags, shared=not several)
     script.wait_for(" steps  return")
     assert script.wait() == 0, script.output
     assert "Evaluation: return" in script.output
@@ -75,7 +76,7 @@ def session_of(script) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("name", ["ppo", "clusterenv_dqn"])
 def test_each_example_explains_its_settings(name, start):
-    script = start(str(EXAMPLES / f"{name}.py"), "--help")
+    script = start(str(EXAMPLES / f"{name}.py"), "--help", shared=True)
     assert script.wait() == 0
     assert "--total-steps" in script.output
 

@@ -357,7 +357,7 @@ def test_who_reads_results_slowly_does_not_take_the_learners_for_silent(tiny, wa
 def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobody):
     config = tiny(
         num_learners=2,
-        total_steps=3_000,
+        total_steps=2_000,
         checkpoint_interval=500,
         max_restarts=2,
     )
@@ -377,7 +377,7 @@ def test_lost_learners_are_made_good_from_the_last_checkpoint(tiny, watch, nobod
     steps = [result.env_steps for result in results]
     again = [after for before, after in itertools.pairwise(steps) if after <= before]
     assert len(again) <= 2
-    assert steps[-1] >= 3_000
+    assert steps[-1] >= 2_000
     assert all(after > 500 for after in again)
     lines = read_jsonl(Path(config.run_dir, "iterations", "rank_1.jsonl"))
     updates = [line["update"] for line in lines]

@@ -209,7 +209,7 @@ def test_several_learners_follow_schedules_and_changes_together(tmp_path):
         assert trainer.hyperparameters["learning_rate"] == 5e-5
 
     sizes = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 4, "eval_episodes": 0}
-    sizes |= {"log_interval_s": 0.0, "num_learners": 2}
+    sizes |= {"log_interval_s": 0.0, "num_learners": 2, "transport": "serial"}
     sizes |= {"total_steps": 1_664}  # 104 updates, of which the 100th compares the weights
     algo = hr.PPO(**PPO, learning_rate=decay, clip=lambda left: 0.1 + 0.1 * left)
     hr.train("CartPole-v1", algo, [change], run_dir=tmp_path / "run", **sizes)

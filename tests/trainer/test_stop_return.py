@@ -12,7 +12,7 @@ from worlds.changing import Changing
 import headrace as hr
 from headrace.rundir.files import read_jsonl
 
-TOTAL = 4_096
+TOTAL = 2_048
 HOW = {
     "num_actors": 2, "envs_per_actor": 4, "fragment_length": 16, "total_steps": TOTAL,
     "transport": "serial", "eval_episodes": 4,

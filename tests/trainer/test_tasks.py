@@ -85,7 +85,10 @@ SHARES = {
         hr.IMPALA(epochs=1, minibatches=1),
         {"max_policy_lag": 0},
     ),
-    "more actors than credits": (hr.IMPALA(epochs=1, minibatches=1), {"batch_size": 32}),
+    "more actors than credits": (
+        hr.IMPALA(epochs=1, minibatches=1),
+        {"num_actors": 6, "batch_size": 32},
+    ),
     "serial": (hr.IMPALA(epochs=1, minibatches=1), {"transport": "serial"}),
     "synchronous": (hr.A2C(), {}),
     "several passes": (hr.APPO(), {}),
@@ -101,8 +104,8 @@ FEW += ["gradients of actors", "a buffer of batches"]
 @pytest.mark.filterwarnings("ignore:num_actors=6", "ignore:most rollouts are dropped")
 def test_a_batch_holds_as_much_of_each_task_however_slow_it_is(name, tiny, finish, batches):
     algo, settings = SHARES[name]
-    settings = {"num_actors": 6, "envs_per_actor": 2, "batch_size": 96, **settings}
-    config = tiny(tasks=(Quick, Slow), algo=algo, total_steps=576, **settings)
+    settings = {"num_actors": 4, "envs_per_actor": 2, "batch_size": 64, **settings}
+    config = tiny(tasks=(Quick, Slow), algo=algo, total_steps=384, **settings)
     _, results = finish(config)
     half = config.resolved_batch_size // config.fragment_length // 2
     assert len(batches) >= 6
@@ -152,7 +155,7 @@ def test_each_task_is_told_apart_in_results_files_and_evaluations(tiny, tmp_path
 
 
 def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_path, capsys):
-    config = tiny(tasks=TASKS, num_actors=2, network=hr.Network(task_id=True), eval_episodes=2)
+    config = tiny(tasks=TASKS, num_actors=2, network=hr.Network(task_id=True), eval_episodes=1)
     _, results = finish(config)
     before = results[-1].tasks
     hr.resume(tmp_path / "run", total_steps=1280, callbacks=[results.append])
@@ -165,9 +168,9 @@ def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_pa
     assert policy.network.hidden == (256, 256)
     assert policy.observation_space["observation"].shape == (4 + 6,)
     assert policy.observation_space["task"].n == 2
-    found = hr.evaluate(policy, list(TASKS), 2)
+    found = hr.evaluate(policy, list(TASKS), 1)
     assert list(found.tasks) == list(TASKS)
-    evaluate([str(tmp_path / "run"), "--episodes", "2"])
+    evaluate([str(tmp_path / "run"), "--episodes", "1"])
     assert "Acrobot-v1: return" in capsys.readouterr().out
     config = checkpoint.read_config(tmp_path / "run")["config"]
     assert config["tasks"] == list(TASKS)
@@ -175,7 +178,7 @@ def test_a_run_of_tasks_goes_on_and_is_loaded_and_evaluated(tiny, finish, tmp_pa
 
 
 def test_tasks_that_draw_nothing_leave_films_of_the_others(tiny, finish, tmp_path, capsys, drawn):
-    finish(tiny(tasks=(Quick, "CartPole-v1"), num_actors=2))
+    finish(tiny(tasks=(Quick, "CartPole-v1"), num_actors=2, transport="serial", total_steps=64))
     evaluate([str(tmp_path / "run"), "--episodes", "1", "--video", str(tmp_path / "films")])
     said = capsys.readouterr().err
     assert "headrace: Quick: " in said

@@ -21,8 +21,9 @@ BLOCKS = re.findall(r"```(python|bash)\n(.*?)```", README, re.DOTALL)
 def shorter(text: str, share: int = 100) -> str:
     """Return the block with fewer steps, and half of a study's iterations.
 
-    It keeps 1,000 steps, or a tenth if that is less. Measurements take half a second. Games of
-    OrbitalDominance have four steps, and a league plays four games per pair.
+    It keeps 1,000 steps, or a tenth if that is less, and two episodes of evaluations. Measurements
+    take half a second. Games of OrbitalDominance have four steps, and a league plays four games per
+    pair.
     """
 
     def fewer(found: re.Match) -> str:
@@ -30,6 +31,9 @@ def shorter(text: str, share: int = 100) -> str:
         return found[1] + str(max(steps // share, min(steps // 10, 1_000)))
 
     text = re.sub(r"(total[_-]steps[= ])([\d_]+)", fewer, text)
+    if "eval_episodes" not in text:
+        text = re.sub(r"(total_steps=\d+)", r"\1, eval_episodes=2", text)
+    text = re.sub(r"(train (?!.*--eval-ep).*--total-steps \d+)", r"\1 --eval-episodes 2", text)
     text = re.sub(r"(total[_-]iters[= ])([\d_]+)", lambda m: m[1] + str(int(m[2]) // 2), text)
     text = text.replace("--recipe orbital", """--recipe orbital --env-kwargs '{"horizon":4}'""")
     text = re.sub(r"(headrace league .+ --episodes) \d+", r"\1 4", text)

@@ -78,6 +78,13 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     IMPALA: ("IMPALA", IN_ACTORS),
     "IMPALA, dynamic batching": ("IMPALA", SHARED),
 }
+# One optimiser step per batch, as in the paper. IMPALA's queue has room for four rollouts per actor
+# (max_lag + 1), so that no actor waits for the others; A3C has no queue.
+HYPERPARAMETERS: dict[str, dict[str, Any]] = {
+    "A2C": {},
+    "A3C": {"max_lag": 3},
+    IMPALA: {"max_lag": 3, "epochs": 1, "minibatches": 1, "clip": math.inf},
+}
 ON_HOSTS = ("A2C, sync trajectory", IMPALA)
 
 
@@ -174,8 +181,9 @@ def config_of(case: Case, run_dir: str) -> Any:
     num_envs = case["num_envs"] * int(hosts or 1)
     settings = {"num_actors": num_envs, "cluster": f"ray:{HEAD}" if hosts else None} | settings
     network = NETWORKS[case["network"]] or {"hidden": tuple(case["hidden"])}
+    algorithm = getattr(hr, algo)(**HYPERPARAMETERS[algo])
     return hr.Config(
-        Costly, getattr(hr, algo)(), env_kwargs=env_kwargs(case), seed=case["repeat"],
+        Costly, algorithm, env_kwargs=env_kwargs(case), seed=case["repeat"],
         envs_per_actor=num_envs // settings["num_actors"],
         fragment_length=case["fragment_length"], network=hr.Network(**network),
         precision=case["precision"], batch_size=num_envs * case["fragment_length"],

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.ray.connection import HEALTH, RayCluster
+from headrace.ray.connection import RayCluster
+from headrace.ray.local_cluster import HEALTH
 
 SCRIPT = str(Path(__file__).parents[1] / "tests" / "launch" / "hosts.sh")
 HEAD = "10.99.0.1:6379"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
 import sys
 import tempfile
@@ -83,8 +84,10 @@ def config_of(case: Case, run_dir: str) -> Any:
     costs = {"step_s": step_s, "reset_s": step_s, "episode_length": 200, "varies": False}
     costs |= {"busy": True, "pixels": network != "small"}
     env = (f"ALE/{case['game']}-v5", PROTOCOL) if case["game"] else (Costly, costs)
+    # All actors are busy: two updates' rollouts, each of half of them or more, are in flight.
+    algo = hr.IMPALA(max_lag=1, epochs=1, minibatches=1, clip=math.inf)
     return hr.Config(
-        env[0], hr.IMPALA(epochs=1, minibatches=1), env_kwargs=env[1],
+        env[0], algo, env_kwargs=env[1],
         num_actors=actors, envs_per_actor=envs, fragment_length=20, batch_size=batch_size,
         network=hr.Network(**NETWORKS[network]), precision=case["precision"],
         auto_inference=case["inference"], max_wait_ms=case["max_wait_ms"], seed=case["repeat"],

@@ -1,7 +1,8 @@
 """Effect of one slow environment on the other actors.
 
 Four actors step environments that wait 1 ms per step. In the second run, the environments of one
-actor wait 10 times as long. The rate of the *other three* is compared, with ``max_lag`` 2.
+actor wait 10 times as long. The rate of the *other three* is compared. Two rollouts of each actor
+may be in flight, so that actors wait for nothing else.
 
     python benchmarks/slow_actor.py
 """
@@ -29,8 +30,8 @@ def rollouts_per_second(claim: str) -> list[float]:
         claim: a path; the actor whose environment creates it is slow. Empty: none is slow.
     """
     config = hr.Config(
-        Waiting, hr.APPO(), num_actors=NUM_ACTORS, envs_per_actor=1, fragment_length=32,
-        batch_size=32,
+        Waiting, hr.APPO(max_lag=2 * NUM_ACTORS - 1), num_actors=NUM_ACTORS, envs_per_actor=1,
+        fragment_length=32, batch_size=32, inference="actor",
     )  # fmt: skip
     policy = hr.Policy(Waiting.observation_space, Waiting.action_space)
     environment = lambda: Waiting(STEP_S, claim)  # noqa: E731

@@ -62,7 +62,7 @@ def config_of(case: str, actors: int, run_dir: str, place: str) -> Any:
     if case == "empty":
         sizes = {"envs_per_actor": 1, "fragment_length": 1, "batch_size": 4}
     network = hr.Network((64, 64), "tanh", shared=False)
-    algo = hr.APPO(epochs=1, minibatches=1)
+    algo = hr.APPO(max_lag=1, epochs=1, minibatches=1)
     return hr.Config("CartPole-v1", algo, network=network, **sizes, **known)
 
 

@@ -120,10 +120,13 @@ def _settings(step_s: float, claim: str) -> dict[str, Any]:
 
 
 def config_of(args: Args, env: Any, claim: str, total_steps: int, run_dir: str) -> hr.Config:
-    """Return the config: APPO with a small network and a rollout per update."""
+    """Return the config: APPO with a small network, and one optimiser step per rollout.
+
+    Two rollouts of each actor may be in flight, so that no actor waits for the learner.
+    """
     return hr.Config(
         env,
-        hr.APPO(),
+        hr.APPO(max_lag=2 * args.num_actors - 1, epochs=1, minibatches=1),
         engine="threads" if env is Waiting else "native",
         env_kwargs=_settings(args.step_s, claim),
         num_actors=args.num_actors,
@@ -131,6 +134,8 @@ def config_of(args: Args, env: Any, claim: str, total_steps: int, run_dir: str) 
         fragment_length=args.fragment_length,
         batch_size=args.envs_per_actor * args.fragment_length,
         network=hr.Network(ceiling.HIDDEN, "tanh"),
+        inference="actor",
+        precision="float32",
         max_rollout_seconds=args.rollout_s if claim else None,
         total_steps=total_steps,
         eval_episodes=0,

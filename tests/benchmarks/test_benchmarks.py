@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import csv
+import importlib.util
 import itertools
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -298,8 +300,26 @@ def test_every_architecture_is_a_config_that_headrace_accepts(benchmark, network
         config = architectures.config_of(case, "unused")
         assert isinstance(config, hr.Config)
         assert config.precision == args.precision != "auto"  # of all rows the same
+        assert config.algo.steps_per_batch == 1  # of all rows the same
+        synchronous = config.algo.max_lag == 0
+        assert config.num_credits >= (1 if synchronous else 4) * config.num_actors
         env = architectures.Costly(**architectures.env_kwargs(case))
         assert env.observation_space.contains(env.reset(seed=0)[0])
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_no_waiting_environment_waits_for_the_learner(benchmark, slow, monkeypatch):
+    path = Path(benchmark("common").__file__).with_name("waiting.py")
+    spec = importlib.util.spec_from_file_location("waiting_benchmark", path)  # not tests/waiting.py
+    waiting = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, waiting)
+    spec.loader.exec_module(waiting)
+    args = waiting.Args()
+    config = waiting.config_of(args, waiting.Waiting, "claim" if slow else "", 1, "unused")
+    assert config.num_actors * config.envs_per_actor == args.num_envs == 512
+    assert config.num_credits >= 2 * config.num_actors
+    assert config.algo.steps_per_batch == 1
+    assert (config.inference, config.precision) == ("actor", "float32")
 
 
 # -- shared inference ------------------------------------------------------------------------------

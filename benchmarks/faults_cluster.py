@@ -15,9 +15,9 @@ def main(run_dir: Path) -> None:
     """Take random actions, and write the number of steps to the files that a run would write."""
     run_dir.mkdir(exist_ok=True)
     config = {"env_name": "CartPole-v1", "envs_per_node": 8}
-    end, steps = time.monotonic() + SECONDS, 0
     with hr.ClusterEnv(config, hr.LocalConfig(nodes=2)) as envs:
         envs.reset(seed=0)
+        end, steps = time.monotonic() + SECONDS, 0
         while time.monotonic() < end:
             envs.step(envs.action_space.sample())
             steps += envs.num_envs

@@ -121,7 +121,7 @@ def marked(separately: bool = False) -> Iterator[str]:
         separately: give them a mark that no other process has.
     """
     mark = f"{family()}/{secrets.token_hex(8)}" if separately else family()
-    with _environ(MARK, mark):
+    with environment_variable(MARK, mark):
         yield mark
 
 
@@ -157,7 +157,7 @@ def _ensure_server() -> None:
         name for name in server._preload_modules if name not in (orphan_guard.__name__, "__main__")
     ]
     forkserver.set_forkserver_preload([orphan_guard.__name__, *others])
-    head = _environ(orphan_guard.HEAD, str(os.getpid()))
+    head = environment_variable(orphan_guard.HEAD, str(os.getpid()))
     with marked(), head, _unnamed_socket() if _CAN_UNNAME else contextlib.nullcontext():
         forkserver.ensure_running()
     atexit.unregister(_continue_server)
@@ -218,8 +218,8 @@ def _settings_of_multiprocessing() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _environ(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for processes started inside the block."""
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable inside the block, also for processes started there."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

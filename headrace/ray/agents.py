@@ -14,6 +14,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.processes.fork_server import environment_variable
+
 # A shell that outlives the agent and Ctrl-C, until its standard input is closed, with the raylet.
 _OUTLIVED = ("/bin/sh", "-c", 'trap "" INT HUP; "$@"; exec cat >/dev/null', "agent")
 _COMPONENTS = ("dashboard_agent", "runtime_env_agent")
@@ -36,9 +38,8 @@ def agents_may_die() -> Iterator[None]:
         return [*_OUTLIVED, *command] if component in _COMPONENTS else command
 
     setattr(services, _BUILDER, build_outlived)
-    os.environ[_BY_PIPE] = "1"
     try:
-        yield
+        with environment_variable(_BY_PIPE, "1"):
+            yield
     finally:
-        del os.environ[_BY_PIPE]
         setattr(services, _BUILDER, build)

@@ -7,6 +7,7 @@ import functools
 import importlib
 import logging
 import math
+import os
 import socket
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 
 from headrace import extras
 from headrace.errors import ConfigError, WorkerFailed
+from headrace.processes.fork_server import environment_variable
 from headrace.processes.signals import handlers_kept
 from headrace.ray import local_cluster
 from headrace.ray.auth import connection_error, reach, require_token
@@ -55,7 +57,8 @@ class RayCluster:
         self._where = "on this machine" if address is None else f"at {address!r}"
         if address is None and not _is_connected():
             require_token(setting_name)
-        self.api: Any = importlib.import_module("ray")
+        with _parent_may_end():
+            self.api: Any = importlib.import_module("ray")
         self._looked = time.monotonic()
         if _is_connected():
             inside = self.api.get_runtime_context().get_actor_id() is not None
@@ -88,9 +91,10 @@ class RayCluster:
         """Connect; return the session folder of a new cluster."""
         try:
             if address is None:
-                return local_cluster.start(self.api, num_cpus)
+                with _parent_may_end():
+                    return local_cluster.start(self.api, num_cpus)
             reach(address)
-            with handlers_kept():
+            with handlers_kept(), _parent_may_end():
                 self.api.init(address, log_to_driver=False, logging_level=logging.WARNING)
         except Exception as error:  # Ray raises several kinds
             words = connection_error(error, self._where, address is None)
@@ -217,6 +221,15 @@ class RayCluster:
         node: LocalNode | None = self.__dict__.pop("_node", None)
         if node is not None:
             node.close()
+
+
+def _parent_may_end() -> contextlib.AbstractContextManager[None]:
+    """Return a context for importing Ray and connecting to a cluster.
+
+    When the raylet ends, Ray also ends this program if the raylet seems to be its parent: if this
+    variable is unset, and the parent is process 1, as after ``nohup`` or in a container.
+    """
+    return environment_variable("RAY_RAYLET_PID", str(os.getpid()))
 
 
 def check_installed(setting_name: str) -> None:

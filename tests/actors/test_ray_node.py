@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import WorkerFailed
-from headrace.ray import agents, local_cluster, local_node
+from headrace.ray import agents, connection, local_cluster, local_node
 from headrace.ray.connection import RayCluster
 
 BUILDER = "_build_python_executable_command_memory_profileable"
@@ -131,6 +131,19 @@ def test_a_signal_stops_a_cluster_that_starts_at_once(sleeper, number, error, te
     assert str(raised.value) == text
     assert ray.process.wait(10) == -signal.SIGKILL
     assert received == ([signal.SIGINT] if number == signal.SIGINT else [])
+
+
+def test_ray_never_takes_the_parent_of_this_program_for_its_raylet(monkeypatch):
+    seen = []
+    cluster = RayCluster.__new__(RayCluster)
+    cluster.api = SimpleNamespace(init=lambda *_, **__: seen.append(os.environ["RAY_RAYLET_PID"]))
+    cluster._where = "at '127.0.0.1:1'"
+    monkeypatch.setattr(connection, "reach", str)
+    monkeypatch.setattr(local_cluster, "start", lambda ray, num_cpus: ray.init())
+    for address in (None, "127.0.0.1:1"):
+        cluster._connect(address, 1)
+    assert seen == [str(os.getpid())] * 2
+    assert "RAY_RAYLET_PID" not in os.environ
 
 
 def test_the_folder_of_a_session_is_deleted_and_no_other(tmp_path):

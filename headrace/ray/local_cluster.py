@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from headrace.processes.fork_server import marked
 from headrace.processes.process_tree import kill_descendants
 from headrace.processes.signals import handlers_kept
@@ -26,6 +28,8 @@ HEALTH = {
     "health_check_timeout_ms": 2_000,
     "health_check_failure_threshold": 4,
 }
+_SERVERS = ("raylet", "gcs_server")
+_LOOK_S = 1.0  # between two checks for stopped processes
 _DELETE_S = 2.0  # time for Ray's processes to exit
 
 
@@ -63,7 +67,27 @@ def start(ray: Any, num_cpus: float) -> Path:
             if isinstance(error, SystemExit):  # Ray's handler of SIGTERM
                 raise SystemExit(128 + signal.SIGTERM) from None
             raise
+    own = [one for one in psutil.Process().children() if one.name() in _SERVERS]
+    threading.Thread(target=keep_running, args=(own,), name="headrace-ray", daemon=True).start()
     return raylet_socket(ray).parents[1]
+
+
+def keep_running(processes: list[psutil.Process]) -> None:
+    """Continue processes that are stopped (SIGSTOP), until all have ended.
+
+    Ray waits for its raylet and its control store without a time limit, and ignores Ctrl-C then.
+    """
+    while processes:
+        time.sleep(_LOOK_S)
+        for process in list(processes):
+            try:
+                status = process.status()
+                if status == psutil.STATUS_ZOMBIE:
+                    processes.remove(process)
+                elif status == psutil.STATUS_STOPPED:
+                    process.resume()
+            except psutil.NoSuchProcess:
+                processes.remove(process)
 
 
 @contextlib.contextmanager

@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
+from waiting import wait_until
 
 from headrace.errors import WorkerFailed
 from headrace.ray import agents, connection, local_cluster, local_node
@@ -131,6 +134,22 @@ def test_a_signal_stops_a_cluster_that_starts_at_once(sleeper, number, error, te
     assert str(raised.value) == text
     assert ray.process.wait(10) == -signal.SIGKILL
     assert received == ([signal.SIGINT] if number == signal.SIGINT else [])
+
+
+def test_servers_of_ray_that_are_stopped_continue(sleeper, monkeypatch):
+    monkeypatch.setattr(local_cluster, "_LOOK_S", 0.01)
+    one, other = sleeper(), sleeper()
+    processes = [psutil.Process(process.pid) for process in (one, other)]
+    one.send_signal(signal.SIGSTOP)
+    wait_until(lambda: processes[0].status() == psutil.STATUS_STOPPED, str)
+    watcher = threading.Thread(target=local_cluster.keep_running, args=(list(processes),))
+    watcher.start()
+    wait_until(lambda: processes[0].status() != psutil.STATUS_STOPPED, str)
+    one.kill()
+    other.kill()
+    other.wait()  # the other one is a zombie
+    watcher.join(10)
+    assert not watcher.is_alive()
 
 
 def test_ray_never_takes_the_parent_of_this_program_for_its_raylet(monkeypatch):

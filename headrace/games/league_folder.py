@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.errors import CheckpointError
 from headrace.games.win_rates import WinRates
 from headrace.processes import safe_files
 
@@ -41,10 +42,19 @@ class Snapshot(NamedTuple):
 
 
 def snapshots(league: Path) -> list[Snapshot]:
-    """Return a league's snapshots by run and step, without incomplete ones."""
-    entries = []
-    with safe_files.folder(league / SNAPSHOTS, league) as folder, os.scandir(folder) as listed:
-        names = [entry.name for entry in listed if entry.is_dir(follow_symlinks=False)]
+    """Return a league's snapshots by run and step, without incomplete ones.
+
+    Raises:
+        CheckpointError: their folder is a link or a file.
+    """
+    entries, names = list[Snapshot](), list[str]()
+    try:
+        with safe_files.folder(league / SNAPSHOTS, league) as folder, os.scandir(folder) as listed:
+            names = [entry.name for entry in listed if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise CheckpointError(f"{league / SNAPSHOTS} can't be read: {error}") from error
     for name in names:
         if match := _NAME.fullmatch(name):
             run, branch, step = match[1], int(match[2] or 0), int(match[3])

@@ -313,6 +313,23 @@ def test_a_league_with_a_linked_part_is_not_written_there(name, tmp_path, outsid
     assert tree(outside) == before
 
 
+@pytest.mark.parametrize("kind", ["missing", "file", "link", "pipe"])
+def test_a_league_without_a_folder_of_snapshots_gives_a_one_line_error(kind, tmp_path, capsys):
+    league_writer.create(tmp_path / "league", {"env": "x"})
+    folder = tmp_path / "league" / "snapshots"
+    folder.rmdir()
+    if kind == "file":
+        folder.touch()
+    elif kind == "link":
+        folder.symlink_to(tmp_path)
+    elif kind == "pipe":
+        os.mkfifo(folder)
+    assert main(["league", str(tmp_path / "league"), "--episodes", "2"]) in (0, 2)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert (f"{folder} can't be read" in err) == (kind != "missing")
+
+
 @pytest.mark.parametrize("line", [b"7", b'{"a": 1}', b'{"a": [-1, 0]}', b'{"a": [1, 1e999]}'])
 def test_invalid_games_give_a_one_line_error(line, tmp_path):
     league_writer.create(tmp_path / "league", {"env": "x"})

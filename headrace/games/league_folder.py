@@ -26,7 +26,7 @@ from headrace.errors import CheckpointError
 from headrace.games.win_rates import WinRates
 from headrace.processes import safe_files
 
-GAME, SNAPSHOT, STANDINGS = "league.json", "snapshot.json", "standings.json"
+GAME, STANDINGS = "league.json", "standings.json"
 SNAPSHOTS, RUNS, MATCHES = "snapshots", "runs", "matches"
 _NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*)(?:~([0-9]{1,9}))?-([0-9]{1,18})")
 

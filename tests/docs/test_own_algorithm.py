@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
-from pathlib import Path
 
 import pytest
 from warm import headrace, run
 
 import headrace as hr
+from tests.docs.test_docs import ROOT, commands_of, shorter
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/own_algorithm.md").read_text(encoding="utf-8")
 SCRIPTS = {
     "reinforce": re.findall(r"```python\n# reinforce.py\n(.*?)```", PAGE, re.DOTALL)[0],
     "vmpo": (ROOT / "examples/vmpo.py").read_text(encoding="utf-8"),
 }
-
-
-def shorter(text: str) -> str:
-    """Return the text with a hundredth of the steps."""
-    return re.sub(r"(total[_-]steps[= ])(\d+)_000", r"\g<1>\g<2>0", text)
 
 
 def test_the_page_on_custom_algorithms_runs(tmp_path):
@@ -30,7 +23,7 @@ def test_the_page_on_custom_algorithms_runs(tmp_path):
         (tmp_path / f"{name}.py").write_text(shorter(text))
         run(tmp_path, f"{name}.py")
     (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
-    headrace(tmp_path, *(shlex.split(line)[1:] for line in shorter(commands).splitlines()))
+    headrace(tmp_path, *commands_of(shorter(commands)))
     assert (tmp_path / "runs/from-module/summary.json").exists()
     assert (tmp_path / "runs/comparison.html").exists()
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from pathlib import Path
 
 from warm import headrace, run
 
-PAGE = (Path(__file__).parents[2] / "docs/schedules.md").read_text(encoding="utf-8")
+from tests.docs.test_docs import ROOT, commands_of, shorter
 
-
-def shorter(text: str) -> str:
-    """Return the text with a twentieth of the steps."""
-    return text.replace("50_000", "2_500").replace("40_000", "2_000")
+PAGE = (ROOT / "docs/schedules.md").read_text(encoding="utf-8")
 
 
 def test_the_page_on_schedules_runs(tmp_path):
@@ -22,7 +17,7 @@ def test_the_page_on_schedules_runs(tmp_path):
     (tmp_path / "script.py").write_text(shorter(script))
     run(tmp_path, "script.py")
     (command,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
-    headrace(tmp_path, shlex.split(shorter(command))[1:])
+    headrace(tmp_path, *commands_of(shorter(command)))
     algo = json.loads((tmp_path / "runs/text/config.json").read_text())["config"]["algo"]
     assert algo["clip"] == "0:0.2,1:0.1"
     for name in ("warmup", "points", "functions", "plateau"):

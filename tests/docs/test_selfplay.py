@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-import shlex
-from pathlib import Path
 
 import pytest
 from warm import headrace, run
 
-ROOT = Path(__file__).parents[2]
+from tests.docs.test_docs import ROOT, commands_of, shorter
 
 pytest.importorskip("pyspiel")  # it has no wheels for Python 3.10
 
 
 def test_the_page_on_self_play_runs_from_top_to_bottom(tmp_path):
     page = (ROOT / "docs/selfplay.md").read_text(encoding="utf-8")
-    page = re.sub(r"(total[_-]steps[= ])[\d_]+", r"\g<1>600", page)
-    page = re.sub(r"(--episodes )\d+", r"\g<1>10", page)
+    page = re.sub(r"(--episodes )\d+", r"\g<1>10", shorter(page))
     blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)
-    commands = [shlex.split(line)[1:] for kind, text in blocks if kind == "bash"
-                for line in text.splitlines() if line.startswith("headrace ")]  # fmt: skip
+    commands = commands_of("".join(text for kind, text in blocks if kind == "bash"))
     assert len(commands) == 3
     headrace(tmp_path, *commands)
     assert (tmp_path / "runs/kuhn/league/league.png").exists()

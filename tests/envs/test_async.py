@@ -69,10 +69,11 @@ def test_it_gives_the_stream_of_the_sync_engine(env, kwargs):
             assert np.array_equal(x, y)
 
 
-def test_infos_of_masks_come_as_from_the_sync_engine():
+@pytest.mark.parametrize("engine", ["async", "threads"])
+def test_infos_of_masks_come_as_from_the_sync_engine(engine):
     infos = []
-    for engine in ("sync", "async"):
-        with opened(SpaceIdentityEnv, 3, engine, {"mask": "info"}) as envs:
+    for each in ("sync", engine):
+        with opened(SpaceIdentityEnv, 3, each, {"mask": "info"}) as envs:
             infos.append(envs.reset(seed=0)[1])
     assert infos[0].keys() == infos[1].keys() == {"action_mask", "_action_mask"}
     for key in infos[0]:

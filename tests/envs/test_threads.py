@@ -99,16 +99,6 @@ def test_an_environment_is_made_reset_stepped_and_closed_in_its_own_thread(leave
         assert info["threads"].tolist() == [None, lists[1], None]
 
 
-def test_infos_of_masks_come_as_from_the_sync_engine():
-    infos = []
-    for engine in ("sync", "threads"):
-        with opened(SpaceIdentityEnv, 3, engine, {"mask": "info"}) as envs:
-            infos.append(envs.reset(seed=0)[1])
-    assert infos[0].keys() == infos[1].keys() == {"action_mask", "_action_mask"}
-    for key in infos[0]:
-        assert np.array_equal(infos[0][key], infos[1][key])
-
-
 def test_environments_are_stepped_alone_and_reported_when_they_are_ready():
     gates = [threading.Event() for _ in range(3)]
 

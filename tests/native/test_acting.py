@@ -7,7 +7,6 @@ import math
 import random
 import threading
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from torch import Tensor
 from headrace.native import library
 from headrace.nn import Network, Policy, native_policy
 from headrace.ops import tree
-from tests.native.test_dense import compiled
+from tests.native.test_dense import check_mutant
 
 SETS = [x for x in range(3) if library.functions(torch.float32, x) is not None]
 pytestmark = pytest.mark.skipif(not SETS, reason="the compiled functions weren't built")
@@ -181,22 +180,13 @@ MUTANTS = [
 
 @pytest.mark.parametrize(("old", "new"), MUTANTS[::6])
 def test_a_changed_formula_is_seen(old, new, tmp_path, monkeypatch):
-    check_mutant(old, new, tmp_path, monkeypatch)
+    check_mutant(old, new, tmp_path, monkeypatch, native_policy, check)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), MUTANTS)
 def test_every_changed_formula_is_seen(old, new, tmp_path, monkeypatch):
-    check_mutant(old, new, tmp_path, monkeypatch)
-
-
-def check_mutant(old: str, new: str, folder: Path, monkeypatch) -> None:
-    changed = library.loaded(str(compiled(folder, old, new)))
-    functions = library.functions_of(changed, torch.float32, 0)
-    monkeypatch.setattr(native_policy, "functions", lambda dtype: functions)
-    with pytest.raises(AssertionError):
-        for seed in range(60):
-            check(seed, functions)
+    check_mutant(old, new, tmp_path, monkeypatch, native_policy, check)
 
 
 def make(**network) -> tuple[Policy, torch.Tensor, torch.Tensor]:

@@ -329,19 +329,20 @@ def compiled(folder: Path, old: str, new: str) -> Path:
 
 @pytest.mark.parametrize(("old", "new"), MUTANTS[::9])
 def test_a_changed_formula_is_seen(old, new, tmp_path, monkeypatch):
-    check_mutant(old, new, tmp_path, monkeypatch)
+    check_mutant(old, new, tmp_path, monkeypatch, native, lambda seed, _: check(seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), MUTANTS)
 def test_every_changed_formula_is_seen(old, new, tmp_path, monkeypatch):
-    check_mutant(old, new, tmp_path, monkeypatch)
+    check_mutant(old, new, tmp_path, monkeypatch, native, lambda seed, _: check(seed))
 
 
-def check_mutant(old: str, new: str, folder: Path, monkeypatch) -> None:
+def check_mutant(old: str, new: str, folder: Path, monkeypatch, module, check) -> None:
+    """Check that ``check(seed, functions)`` fails if the module has changed functions."""
     changed = library.loaded(str(compiled(folder, old, new)))
     functions = library.functions_of(changed, torch.float32, 0)
-    monkeypatch.setattr(native, "functions", lambda dtype: functions)
+    monkeypatch.setattr(module, "functions", lambda dtype: functions)
     with pytest.raises(AssertionError):
         for seed in range(60):
-            check(seed)
+            check(seed, functions)

@@ -109,7 +109,10 @@ _CARTPOLE = Task(
 _CHEETAH = Task(
     env="HalfCheetah-v5",
     threshold=1400.0,
-    shared={"normalize_returns": True, "gamma": 0.99, "lam": 0.95, "lr_schedule": "linear"},
+    shared={
+        "normalize_returns": True, "gamma": 0.99, "lam": 0.95, "lr_schedule": "linear",
+        "noise_color": 0.0,
+    },
     config={
         "num_actors": 2, "envs_per_actor": 8, "fragment_length": 64, "batch_size": 512,
         "total_steps": 1_000_000, "scale_free": False,

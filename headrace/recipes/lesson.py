@@ -28,6 +28,7 @@ _SETTINGS: dict[str, Any] = {
     "clip": 0.4,
     "value_coef": 0.5,
     "normalize_advantage": False,
+    "noise_color": 0.0,
 }
 
 

@@ -130,6 +130,7 @@ def test_the_recipes_of_the_lesson_have_its_literal_values(name, monkeypatch):
     algo, told = config.algo, {"learning_rate": 5e-4, "gamma": 0.99, "entropy_coef": 0.01}
     told |= {"max_grad_norm": 40.0, "off_policy": "vtrace", "rho_bar": 1.0, "pg_rho_bar": 1.0}
     told |= {"epochs": 1, "minibatches": 1, "lr_schedule": "constant"}
+    told |= {"noise_color": 0.0, "normalize_advantage": False}
     assert {key: getattr(algo, key) for key in told} == told
     assert not config.scale_free
 

@@ -104,6 +104,7 @@ def test_every_row_of_the_table_is_a_setting_of_the_command(case, algorithm):
     assert {key: row(config, key) for key in table} == {k: x[column] for k, x in table.items()}
     assert config.env == env
     assert (config.algo.lr_schedule, config.scale_free) == ("constant", False)
+    assert config.algo.noise_color == 0.0  # independent noise, as in the paper
     if algorithm == "impala":
         assert (config.algo.epochs, config.algo.minibatches, config.algo.lam) == (1, 1, 1.0)
 

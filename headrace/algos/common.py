@@ -47,7 +47,7 @@ class Hyperparameters:
         "write hr.train(env, hr.PPO())"
     )
     # Floats that can't be schedules.
-    FIXED: ClassVar[tuple[str, ...]] = ("lr_warmup", "noise_color")
+    FIXED: ClassVar[tuple[str, ...]] = ("lr_warmup", "noise_color", "kl_limit")
 
     learns_at: ClassVar[LearnsAt] = LearnsAt(
         Span(8, 32, 64), Span(16, 64, 128), Span(512, 2048, 4096)
@@ -68,6 +68,9 @@ class Hyperparameters:
     """The epsilon in the optimiser's denominator."""
     max_grad_norm: Annotated[float, ranges.ABOVE_0_OR_INF] = 0.5
     """Global norm to which the mean gradient is clipped; inf switches clipping off."""
+    kl_limit: Annotated[float | None, ranges.ABOVE_0] = None
+    """Reduce the learning rate after updates whose mean KL(mu || pi) exceeds this, until it falls
+    below; None: never."""
     reward_transform: Literal["none", "abs_one", "soft_asymmetric"] = "none"
     """Transform of rewards for training; reported returns are unchanged. abs_one: clip to [-1, 1];
     soft_asymmetric: 0.3 min(tanh r, 0) + 5 max(tanh r, 0) (IMPALA, Table D.1)."""

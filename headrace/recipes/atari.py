@@ -41,6 +41,7 @@ _CLIPPED: Any = {"reward_transform": "abs_one", "gamma": 0.99, "entropy_coef": 0
 _CHOSEN_ON_PONG: Any = {
     "learning_rate": 5e-4,
     "clip": 0.2,
+    "kl_limit": None,
     "minibatches": 8,
     "entropy_coef": 0.03,
     "normalize_advantage": True,

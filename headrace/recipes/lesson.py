@@ -26,6 +26,7 @@ _SETTINGS: dict[str, Any] = {
     "epochs": 1,
     "minibatches": 1,
     "clip": 0.4,
+    "kl_limit": None,
     "value_coef": 0.5,
     "normalize_advantage": False,
     "noise_color": 0.0,

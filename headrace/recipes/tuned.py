@@ -153,6 +153,7 @@ def orbital(algorithm: str = "appo") -> Config:
 _ONE_PASS: Any = {"epochs": 1, "minibatches": 1, "clip": math.inf}  # IMPALA as in the paper
 _ORBITAL: Any = {
     "noise_color": 0.0,
+    "kl_limit": None,
     "gamma": 0.99,
     "lam": 0.9,
     "entropy_coef": 0.005,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from headrace import schedules
@@ -11,7 +12,26 @@ from headrace.errors import ConfigError, nearest
 from headrace.validation.fields import float_fields
 from headrace.validation.type_checks import ScheduleBase
 
+_LEAST, _RECOVERY = 0.01, 1.1  # of the factor on the learning rate
 _NAMED = {"learning_rate": "lr_schedule", "entropy_coef": "entropy_schedule"}
+
+
+def limited(factor: float, kl: float, limit: float | None) -> float:
+    """Return the factor on the learning rate after an update with a limit on its KL.
+
+    The KL grows about with the square of the step, so the factor falls by the root of the excess,
+    at most by half. It recovers by a tenth after each update with less than half of the limit.
+
+    Args:
+        factor: factor of the update, at most 1.
+        kl: KL(behaviour || current policy) in nats, mean of the update's batches; NaN: unknown.
+        limit: ``kl_limit`` of the algorithm.
+    """
+    if limit is None or not math.isfinite(kl):
+        return factor
+    if kl > limit:
+        return max(_LEAST, factor * max(0.5, math.sqrt(limit / kl)))
+    return min(1.0, factor * _RECOVERY) if kl < limit / 2 else factor
 
 
 class CurrentHyperparameters:

@@ -51,6 +51,7 @@ class GroupState:
     full: bool  # the episode window is full
     restarts: int  # of actors
     meter: MetricAccumulator  # counts of all learners, and values noted by this one
+    approx_kl: float  # mean of the update, over learners; NaN: unknown
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class LearnerRow:
 
 
 _WIDTHS = len(fields(LearnerRow)) - 3, len(SUMS), len(GREATEST), len(BY_RANK)
+_KL = BY_RANK.index("approx_kl")
 _ENDS = list(itertools.accumulate(_WIDTHS))  # of a row's parts; the waits come last
 
 
@@ -177,7 +179,7 @@ class MetricsAllReduce:
 
     def _read(self, rows: np.ndarray, mine: MetricAccumulator, window: int) -> GroupState:
         """Reduce ``[W, n]`` rows column by column: there may be hundreds in each update."""
-        heads, sums, greatest, _, waits = np.split(rows, _ENDS, 1)
+        heads, sums, greatest, by_rank, waits = np.split(rows, _ENDS, 1)
         stop, due, save, checksums, restarts, num_episodes, return_sum, _ = heads.T
         if checksums[0] >= 0:
             _compare(checksums.tolist())
@@ -193,6 +195,7 @@ class MetricsAllReduce:
             full=bool((num_episodes == window).all()),
             restarts=int(restarts.sum()),
             meter=total,
+            approx_kl=float(by_rank[:, _KL].mean()),
         )
 
 

@@ -60,7 +60,7 @@ from headrace.rundir.result import Result
 from headrace.rundir.run_progress import Progress, RunProgress
 from headrace.trainer.batch_collector import BatchCollector
 from headrace.trainer.checkpointing import Checkpointer, CheckpointState
-from headrace.trainer.hyperparameters import CurrentHyperparameters
+from headrace.trainer.hyperparameters import CurrentHyperparameters, limited
 from headrace.trainer.memory_check import check_files, check_network, check_room, check_shared_room
 from headrace.trainer.metrics_allreduce import (
     CHECK_EVERY,
@@ -343,11 +343,7 @@ class Trainer:
             processors=None if self.config.cores_per_learner is None else frozenset(cores()),
             seating=self._seating,
         )
-        model = (
-            None
-            if self._shared is None
-            else self._shared.opened(*self._current.rates(self.env_steps))
-        )
+        model = None if self._shared is None else self._shared.opened(*self._rates)
         if together:
             with self.group.clock.aside():  # no rank allocates before all have read the free memory
                 self.group.gather(torch.zeros(1))
@@ -391,7 +387,7 @@ class Trainer:
         try:
             with self._metrics_group.timed(), self.group.clock.phase("learn"):
                 updating = self._shared or self.learner
-                metrics = updating.update(collector.fresh, *self._current.rates(self.env_steps))
+                metrics = updating.update(collector.fresh, *self._rates)
                 meter.note(**metrics)
                 meter.count(**self.learner.take_lags(), lost=source.lost())
                 own = mean_metrics(self.learner.own) or meter.means()
@@ -408,7 +404,9 @@ class Trainer:
             restarts=source.num_restarts,
             checksum=checksum(self.policy) if compare else None,
         )
-        self._restarts = state.restarts
+        self._restarts, progress = state.restarts, self.progress
+        limit = self.config.algo.kl_limit
+        progress.lr_factor = limited(progress.lr_factor, state.approx_kl, limit)
         self.progress.add(state.meter)
         self._tally.add(state.meter)
         return state
@@ -418,9 +416,15 @@ class Trainer:
         return self._stopped and self.group.size == 1
 
     @property
+    def _rates(self) -> tuple[float, dict[str, float]]:
+        """The learning rate of the next update, and other changing hyperparameters by name."""
+        rate, values = self._current.rates(self.env_steps)
+        return rate * self.progress.lr_factor, values
+
+    @property
     def hyperparameters(self) -> dict[str, float]:
         """Current values of all float hyperparameters, by name."""
-        return self._current.all(self.env_steps)
+        return self._current.all(self.env_steps) | {"learning_rate": self._rates[0]}
 
     def set_hyperparameter(self, name: str, value: Any) -> None:
         """Change a float hyperparameter from the next update on, in place of its schedule.
@@ -497,7 +501,7 @@ class Trainer:
         if log is None:
             return None
         self._reported.report_missing(self.episodes.count)
-        rate, values = self._current.rates(self.env_steps)
+        rate, values = self._rates
         metrics |= self._evaluations.metrics | {f"charts/{k}": v for k, v in values.items()}
         extra: dict[str, Any] = {"learning_rate": rate, "eval_return": self._evaluations.latest}
         extra |= league_metrics(self._league) | {"metrics": metrics}

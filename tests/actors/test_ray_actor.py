@@ -8,9 +8,11 @@ import itertools
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -419,6 +421,8 @@ def test_however_the_learner_ends_its_cluster_ends_with_it(start, gone, tmp_path
     assert gone(family) == []
     if way != "killed":
         assert hr.load(tmp_path / "run") is not None
+        name = f"session_*_{script.process.pid}"
+        assert list(Path(tempfile.gettempdir(), "ray").glob(name)) == []
 
 
 def test_an_actor_waits_for_nothing_longer_than_it_says():

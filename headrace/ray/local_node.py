@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -32,8 +33,9 @@ class LocalNode:
     def __init__(self, raylet_socket: Path) -> None:
         self._logs = raylet_socket.parents[1] / "logs"
         self._names: dict[int, str] = {}  # by descriptor of the process
-        self._ended = select.poll()
+        self._ended: Any = None
         with contextlib.suppress(OSError, AttributeError, psutil.Error):  # unsupported, or foreign
+            self._ended = select.poll()
             raylet = _server(raylet_socket)
             self._watch(raylet, "raylet")
             for process in psutil.Process(raylet).children():
@@ -48,7 +50,7 @@ class LocalNode:
 
     def check(self) -> None:
         """Raise WorkerFailed if the raylet or one of its agents has exited."""
-        if ended := self._ended.poll(0):
+        if self._ended is not None and (ended := self._ended.poll(0)):
             names = sorted(self._names[descriptor] for descriptor, _ in ended)
             name, more = names[-1], ""  # the raylet, if it is among them
             if name != "raylet":

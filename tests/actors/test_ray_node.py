@@ -101,6 +101,13 @@ def test_an_agent_that_died_is_named_before_ray_ends_this_program(
     node.close()
 
 
+def test_nodes_are_not_watched_where_the_system_can_not(monkeypatch, tmp_path):
+    monkeypatch.delattr(local_node.select, "poll")
+    node = local_node.LocalNode(tmp_path / "sockets/raylet")
+    node.check()
+    node.close()
+
+
 class StartingRay:
     """Stands in for Ray; starts a process and receives a signal in ``init``."""
 

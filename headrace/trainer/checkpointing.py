@@ -284,6 +284,8 @@ class Checkpointer:
             "episodes": [episodes.state_dict()],
         }
         state = checkpoint.load_trainer(folder)
+        if state.get("best_return") is not None:
+            fresh["best_return"] = 0.0
         try:
             check_alike(state, fresh)
             for one in state["episodes"]:

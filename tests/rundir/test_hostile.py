@@ -256,6 +256,7 @@ def altered(state, path, value):
         (("updates",), torch.zeros(3)),
         (("env_steps",), float("nan")),
         (("best_return",), "x"),
+        (("best_return",), [[1]]),
         (("dropped",), 10**30),
         (("learner",), 7),
         (("learner", "optimizer"), {}),
@@ -268,7 +269,7 @@ def altered(state, path, value):
         (("env_changes",), [7]),
         (("env_changes",), ["{}"]),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_training_state_of_another_type_gives_a_one_line_error(path, value, run, capsys):
     folder = checkpoint.find(run)

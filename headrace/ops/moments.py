@@ -128,5 +128,11 @@ class MovingMoments:
         return {"weight": self._weight, "first": self._first, "second": self._second}
 
     def load_state_dict(self, saved: dict[str, float]) -> None:
-        """Restore the state of a checkpoint."""
+        """Restore the state of a checkpoint.
+
+        Raises:
+            ValueError: the weight or the mean square is negative.
+        """
+        if min(saved["weight"], saved["second"]) < 0.0:
+            raise ValueError(f"{saved} are not moments")
         self._weight, self._first, self._second = saved["weight"], saved["first"], saved["second"]

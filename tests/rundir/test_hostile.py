@@ -260,6 +260,8 @@ def altered(state, path, value):
         (("dropped",), 10**30),
         (("learner",), 7),
         (("learner", "optimizer"), {}),
+        (("learner", "targets", "weight"), -1),
+        (("learner", "targets", "second"), -1),
         (("own",), None),
         (("episodes",), "x"),
         (("episodes", 0, "returns"), ["x"]),
@@ -269,7 +271,7 @@ def altered(state, path, value):
         (("env_changes",), [7]),
         (("env_changes",), ["{}"]),
     ],
-    ids=range(16),
+    ids=range(18),
 )
 def test_training_state_of_another_type_gives_a_one_line_error(path, value, run, capsys):
     folder = checkpoint.find(run)

@@ -38,7 +38,7 @@ SKIPPED = {
 }  # fmt: skip
 COUNTED = {"num_actors", "num_learners", "min_actors", "learner_threads", "cores_per_learner",
            "eval_episodes"}  # fmt: skip
-SLOW = {"batch_size", "replay_capacity"}  # whose largest values take minutes to fill
+SLOW = {"batch_size", "replay_capacity"}  # settings whose largest values take minutes to fill
 _LIMIT_S = 90.0
 _SKIP = object()
 

@@ -84,7 +84,7 @@ def config_of(case: Case, run_dir: str) -> Any:
     costs = {"step_s": step_s, "reset_s": step_s, "episode_length": 200, "varies": False}
     costs |= {"busy": True, "pixels": network != "small"}
     env = (f"ALE/{case['game']}-v5", PROTOCOL) if case["game"] else (Costly, costs)
-    # All actors are busy: two updates' rollouts, each of half of them or more, are in flight.
+    # Keeps all actors busy: a batch takes rollouts of at least half of them, and two are in flight.
     algo = hr.IMPALA(max_lag=1, epochs=1, minibatches=1, clip=math.inf)
     return hr.Config(
         env[0], algo, env_kwargs=env[1],

@@ -14,8 +14,8 @@ several sittings. Programs take turns within a task and a seed, so that slow min
 them.
 
 headrace runs its command with ``--env-id``, ``--seed``, ``--total-steps`` and, for tasks that need
-memory, ``--core lstm``. Stable-Baselines3 runs PPO, as ``sb3`` with the settings that
-rl-baselines3-zoo publishes, as ``sb3-default`` with its own defaults. ``cleanrl`` is the
+memory, ``--core lstm``. Stable-Baselines3 runs PPO: ``sb3`` with the settings that
+rl-baselines3-zoo publishes, ``sb3-default`` with its own defaults. ``cleanrl`` is the
 single-file PPO of learning_ppo.py with CleanRL's settings. A run stops at its limit of steps or
 seconds. The clock starts with the process.
 """

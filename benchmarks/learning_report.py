@@ -28,8 +28,8 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 def summary_rows(suite: Suite) -> list[dict[str, str]]:
     """Return the summary by program.
 
-    Interquartile means are over equal seconds, equal steps, and evaluations; then come the
-    probabilities to beat each peer, and the task with the lowest share of the best score.
+    Columns: interquartile means over equal seconds, equal steps, and evaluations; the probability
+    of beating each peer; and the task with the lowest share of the best score.
     """
     columns = {
         "all seconds": interquartile({a: suite.scores(a, 0, [1.0]) for a in suite.algos}),
@@ -52,7 +52,7 @@ def summary_rows(suite: Suite) -> list[dict[str, str]]:
 
 
 def _improvements(suite: Suite) -> dict[tuple[str, str], Estimate]:
-    """Return the probability that our run beats a peer's after equal seconds, by (own, peer)."""
+    """Return the probability that headrace beats a peer after equal seconds, by (own, peer)."""
     peers = [algo for algo in suite.algos if algo in PEERS]
     pairs = [(algo, peer) for algo in suite.algos if algo not in PEERS for peer in peers]
     return improvement({a: suite.scores(a, 0, [1.0])[..., 0] for a in suite.algos}, pairs)

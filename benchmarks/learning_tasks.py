@@ -13,7 +13,7 @@ RANDOM_EPISODES = 100
 SOLVED = 0.9
 """Normalised score at which a task counts as solved."""
 GROUPS = ("development", "validation", "test")
-"""Defaults are chosen on the first group, and checked on the second. The third is for releases."""
+"""Defaults are chosen on the first group and checked on the second; the third is for releases."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Four actors step environments that wait 1 ms per step. In the second run, the environments of one
 actor wait 10 times as long. The rate of the *other three* is compared. Two rollouts of each actor
-may be in flight, so that actors wait for nothing else.
+may be in flight, so that actors don't wait for anything else.
 
     python benchmarks/slow_actor.py
 """

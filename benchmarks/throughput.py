@@ -53,7 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "envpool": {"async": _SMALL, "on_policy": _SMALL, "steps": 600_000},
     "sync": {"async": _SMALL, "on_policy": _SMALL, "steps": 600_000},
 }
-# Every sample is used once, a batch in one step, and rollouts of two updates are in flight.
+# One pass and one optimiser step per batch; rollouts for two updates are in flight.
 ONCE = {"epochs": 1, "minibatches": 1, "max_lag": 1}
 SB3_ROLLOUT_STEPS = 16384  # before each update
 SB3_GRID = {"n_envs": (8, 16, 64), "threads": (1, 2), "batch_size": (4096, 16384)}

@@ -48,7 +48,7 @@ def optimal_return(priorities: Any, num_steps: int = EPISODE_STEPS) -> Any:
 
 
 def _check_config(config: Any) -> None:
-    """Raise ConfigError unless this is a dict or None; warn of its values, which have no effect."""
+    """Raise ConfigError unless this is a dict or None; warn that its values have no effect."""
     valid = "a dict or None: RLlib's env_config"
     require(config is None or isinstance(config, Mapping), "config", config, valid)
     if config:

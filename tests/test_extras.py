@@ -82,7 +82,7 @@ def outputs(bare) -> dict[str, tuple[int, str]]:
     return found
 
 
-def test_a_default_run_trains_and_says_once_what_it_leaves_out(bare, outputs):
+def test_a_default_run_trains_and_reports_once_what_it_skips(bare, outputs):
     _, text = outputs[WORKING[0]]
     assert [line for line in text.splitlines() if "left out" in line] == [
         "left out: curve.png and report.html, TensorBoard files; to get them: "

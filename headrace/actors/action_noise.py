@@ -26,7 +26,7 @@ from headrace.ops.colored_noise import colored_noise
 from headrace.ops.distributions.composite import gaussian_places
 
 _SEQUENCE = 1024  # minimum steps of a sequence
-_SPARE = 64  # sequences drawn at once: a tenth of the time per sequence
+_SPARE = 64  # sequences drawn at once, in a tenth of the time per sequence
 
 
 class ActionNoise:

@@ -57,11 +57,12 @@ class Sizes(NamedTuple):
     def whole_batch(self, num_learners: int) -> int:
         """Return the batch size rounded up to whole rollouts of each asynchronous learner.
 
-        All sizes are numbers. Unchanged if learners can't have equally many environments.
+        All sizes must be numbers. The batch size is unchanged if learners can't have equally many
+        environments.
         """
         assert isinstance(self.batch_size, int), self.batch_size
         actors = num_learners * -(-self.num_actors // num_learners)
-        envs, odd = divmod(self.num_actors * self.envs_per_actor, actors)  # of an actor
+        envs, odd = divmod(self.num_actors * self.envs_per_actor, actors)  # per actor
         if odd or not envs:
             return self.batch_size
         unit = math.lcm(self.rollout_steps, num_learners * self.fragment_length * envs)

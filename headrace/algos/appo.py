@@ -35,9 +35,9 @@ class APPO(common.Hyperparameters):
     most max_lag + 1 updates are in flight; older ones are dropped."""
     learning_rate: float = 7e-4
     kl_limit: Annotated[float | None, ranges.ABOVE_0] = 0.05
-    """Reduce the learning rate after updates whose mean KL(mu || pi) exceeds this, until it falls
-    below; None: never. Such updates are rare: the policy then follows advantages that are mostly
-    noise, for example once values are nearly exact."""
+    """Reduce the learning rate after updates whose mean KL(mu || pi) exceeds this, in nats, and
+    restore it after updates below half of this; None: never. Large KLs are rare. They occur when
+    advantages are mostly noise, for example once values are nearly exact."""
     epochs: Annotated[int, ranges.COUNT] = 6
     """Passes over each batch."""
     minibatches: Annotated[int, ranges.SIZE] = 16

@@ -69,8 +69,8 @@ class Hyperparameters:
     max_grad_norm: Annotated[float, ranges.ABOVE_0_OR_INF] = 0.5
     """Global norm to which the mean gradient is clipped; inf switches clipping off."""
     kl_limit: Annotated[float | None, ranges.ABOVE_0] = None
-    """Reduce the learning rate after updates whose mean KL(mu || pi) exceeds this, until it falls
-    below; None: never."""
+    """Reduce the learning rate after updates whose mean KL(mu || pi) exceeds this, in nats, and
+    restore it after updates below half of this; None: never."""
     reward_transform: Literal["none", "abs_one", "soft_asymmetric"] = "none"
     """Transform of rewards for training; reported returns are unchanged. abs_one: clip to [-1, 1];
     soft_asymmetric: 0.3 min(tanh r, 0) + 5 max(tanh r, 0) (IMPALA, Table D.1)."""
@@ -95,8 +95,8 @@ class Hyperparameters:
     noise_color: Annotated[float, ranges.COLOR] = 0.5
     """Exponent of the noise spectrum 1 / f^noise_color of continuous actions in training: 0 is
     white noise (uncorrelated in time), 1 pink, 2 red. The distribution of each single action, and
-    so its log-probability, stays the same. Between white and pink explores well on most tasks
-    (Hollenstein et al. 2024). Unused with use_sde."""
+    so its log-probability, stays the same. Noise between white and pink explores well on most
+    tasks (Hollenstein et al. 2024). Unused with use_sde."""
     entropy_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape of entropy_coef: constant, or linear or cosine to 0 at total_steps."""
     fused: bool = True

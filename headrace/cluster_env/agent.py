@@ -10,8 +10,8 @@ set_parameters(values)    loads them in a worker; optional for a Module; without
                           agent is sent instead
 distribution(obs)         torch.distributions.Distribution: lets the head measure how far a
                           worker's copy is from the agent, exactly
-log_prob(obs, action)     [B]: lets the head estimate it well; without both, it is estimated from
-                          what act returns
+log_prob(obs, action)     [B]: lets the head estimate it closely; without both methods, it is
+                          estimated from the outputs of act
 initial_state(num_envs)   a tree of tensors [num_envs, ...]: the agent is recurrent, is called as
                           act(obs, state), and returns (what act returns, the next state). Workers
                           keep the state, and reset the rows whose episode begins

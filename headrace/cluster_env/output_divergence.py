@@ -1,18 +1,18 @@
-"""Divergence of a worker's copy from the agent, estimated from what ``act`` returns.
+"""Divergence of a worker's copy from the agent, estimated from the outputs of ``act``.
 
-This is for agents that have neither ``distribution`` nor ``log_prob``, such as the minimal agent of
+It is used for agents with neither ``distribution`` nor ``log_prob``, such as the minimal agent of
 ClusterEnv (Lafuente-Mercado 2025, section III-B), which only has ``act`` and ``get_parameters``.
 Both versions act several times on the same recent observations, with the same random numbers, so
 that actions differ only as far as the policies do. The estimate of KL(copy || agent), in nats, is
 
     probabilities or logits in act's dict    the KL of categorical distributions: exact
-    discrete actions with log_prob           the KL over the actions that both versions drew, and
-                                             all others as one: a lower bound
+    discrete actions with log_prob           the KL over the actions that both versions drew; all
+                                             others count as one action: a lower bound
     discrete actions                         2 d², where d is the share of actions that changed:
                                              Pinsker's inequality with d for the total variation
     continuous actions                       the KL of Gaussians with the means of the draws and
                                              their variances, which are averaged over observations.
-                                             Without any noise, the variance over observations
+                                             Without noise, the variance over observations is used
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.processes import global_generators_kept, seed_global_generators
 
 PROBABILITIES, LOGITS = ("probs", "probabilities"), ("logits", "log_probs")
 MOST_DRAWS = 8
-_ENOUGH = 1024  # actions drawn in all
+_ENOUGH = 1024  # actions drawn in total
 _MOST_ACTIONS = 1000  # with more, log-probabilities aren't tabulated
 _SMALL = 1e-12
 
@@ -41,7 +41,7 @@ def draws(make: Callable[[], Any], obs: Any, number: int) -> list[Outputs]:
     """Let a new copy of the agent act on observations (a tree of ``[n, ...]``) several times.
 
     All copies see the same random numbers of the global generators, which are restored. A copy's
-    own generators are in the state in which it was packed.
+    own generators start in the state in which it was packed.
     """
     agent = make()
     with global_generators_kept(), evaluating(agent):
@@ -55,7 +55,7 @@ def num_draws(count: int) -> int:
 
 
 def is_repeatable(make: Callable[[], Any], obs: Any) -> bool:
-    """Return whether two copies of one version act alike with the same random numbers."""
+    """Return whether copies of one version return the same outputs with the same random numbers."""
     one, other = (tree.leaves(draws(make, obs, 1)[0]) for _ in range(2))
     return all(map(np.array_equal, one, other))
 
@@ -137,7 +137,7 @@ def _kl_of_actions(before: np.ndarray, after: np.ndarray) -> float:
 def _kl_of_drawn(
     before: np.ndarray, log_p: np.ndarray, after: np.ndarray, log_q: np.ndarray
 ) -> float:
-    """Return the KL over the actions that both drew, with all others as one action.
+    """Return the KL over the actions that both versions drew; all others count as one action.
 
     Args:
         before: actions ``[draws, n]`` of the copy, with log-probabilities ``log_p``.

@@ -7,7 +7,7 @@ ClusterEnv (Lafuente-Mercado 2025), section III-C: the mean, over recent observa
 It is exact for agents with ``distribution``. The head keeps the weights of every version that a
 worker acts with, so no message is needed. For agents with only ``log_prob`` it is estimated from
 the sampled actions (``headrace.actors.weight_sync.divergence``), and for agents with neither from
-what ``act`` returns (``headrace.cluster_env.output_divergence``).
+the outputs of ``act`` (``headrace.cluster_env.output_divergence``).
 """
 
 from __future__ import annotations

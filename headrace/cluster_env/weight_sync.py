@@ -96,8 +96,8 @@ class AgentSync:
 
     Attributes:
         version: version of the head's agent, the number of observed changes.
-        measure: divergence measure of copies: "kl", an "estimate" of it by log-probabilities or by
-            "outputs" of ``act``, or only their "age".
+        measure: divergence measure of copies: "kl", "estimate" (from log-probabilities), "outputs"
+            (from outputs of ``act``) or "age" (not measured).
     """
 
     def __init__(self, num_workers: int, rule: SyncRule) -> None:
@@ -111,7 +111,7 @@ class AgentSync:
         self._recent = [RecentSteps() for _ in range(num_workers)]
         self._notes: dict[int, tuple[int, float]] = {}  # measurements not sent yet
         self._copies: AgentCopies | None = None  # if the measure is "kl" or "outputs"
-        self._is_repeatable = False  # whether copies are known to act alike
+        self._is_repeatable = False  # whether copies are known to act in the same way
         self._sent_versions: dict[int, int] = {}  # the version last sent to each worker
         self.version, self.measure = -1, "age"
         self.syncs, self.requests, self.bytes = np.zeros((3, num_workers), int)
@@ -188,10 +188,10 @@ class AgentSync:
         return divergences
 
     def _from_outputs(self, rows: dict[int, Rows]) -> dict[int, float]:
-        """Return estimates from what ``act`` returns on each worker's rows.
+        """Return estimates from the outputs of ``act`` on each worker's rows.
 
-        Returns nothing, and follows versions by age from now on, if copies don't act alike with the
-        same random numbers, or can't act here.
+        Returns an empty dict, and uses the age of copies from now on, if copies act differently
+        with the same random numbers, or can't act in this process.
         """
         copies = self._copies
         assert copies is not None
@@ -214,7 +214,7 @@ class AgentSync:
         return found
 
     def _compared(self, copies: AgentCopies, version: int, each: list[Rows]) -> list[float]:
-        """Compare what a version and the agent do in these rows."""
+        """Estimate the KL of a version for each worker's rows; NaN if actions aren't repeatable."""
         obs, sizes = joined([rows[0] for rows in each]), [len(rows[2]) for rows in each]
         old, new = (functools.partial(copies.new, one) for one in (version, self.version))
         self._is_repeatable = self._is_repeatable or is_repeatable(new, obs)
@@ -224,7 +224,7 @@ class AgentSync:
         return by_outputs(draws(old, obs, number), draws(new, obs, number), sizes)
 
     def _follow_by_age(self, why: str) -> None:
-        """Give up measuring: send the agent again, with a rule to fetch every version."""
+        """Stop measuring: send the agent again, with the rule to fetch every version."""
         _tell(self._agent, why)
         self.measure, self._copies = "age", None
         self._rule = replace(self._setting, every=1)

@@ -59,10 +59,10 @@ def check_together(config: Any) -> None:
 
 
 def whole_batch(config: Any) -> Any:
-    """Return the batch size; if whole rollouts don't fill it, rounded up, with a warning.
+    """Return the batch size, rounded up to whole rollouts, with a warning if it changes.
 
     As in RLlib, an update of an asynchronous algorithm takes rollouts until it has enough steps.
-    Sizes that are "auto" are fitted to the batch size instead.
+    Sizes of "auto" are chosen to fit the batch size instead.
     """
     size, sizes, learners = config.batch_size, config.sizes, config.num_learners
     rounds = sizes.are_known and config.algo.max_lag > 0 and not config.tasks

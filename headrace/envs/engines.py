@@ -221,7 +221,7 @@ def creator(order: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
         if agents := _agents_in(target.vector_entry_point):
             raise EngineUnavailable(
                 f"it is a game of {', '.join(agents)}, and the single environment under its id "
-                "plays one of them"
+                "controls only one player"
             )
         own = {k: v for k, v in kwargs.items() if k not in _MAKE_KWARGS}
         # The checks of gymnasium.make cost time at every step, and the loop keeps the order.

@@ -50,8 +50,8 @@ class JobSpec:
         """Return the command of this start: one that resumes if the job has left a checkpoint.
 
         The first start writes a file next to the run directory, with the job's name and hashes of
-        the checkpoints that already exist. Later starts treat all other checkpoints as their own;
-        checkpoints contain the id of their job, so equal training gives different hashes.
+        the checkpoints that already exist. Later starts treat all other checkpoints as their own.
+        Checkpoints contain the id of their job, so those of equal runs have different hashes.
         No file is written if the command will fail: because it needs a free directory and another
         job's files are there, or because another process trains there. A later start without a
         checkpoint overwrites nothing: ``--overwrite`` moves the old files to ``RUN.start-1``.

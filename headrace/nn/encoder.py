@@ -228,7 +228,7 @@ class Encoder(nn.Module):
 
 
 def least_bytes(network: Network, observation_space: gymnasium.Space) -> int:
-    """Return a lower bound of the bytes of a policy's weights, without allocating any."""
+    """Return a lower bound on the size of a policy's weights in bytes, without allocating them."""
     rows = [
         isinstance(leaf, Box) and len(leaf.shape) == 1 and spaces.dotted(path) not in network.text
         for path, leaf in spaces.leaves(observation_space)

@@ -118,7 +118,7 @@ def marked(separately: bool = False) -> Iterator[str]:
     The fork server, if there is one, kills them. Yields their mark.
 
     Args:
-        separately: give them a mark that no other process has.
+        separately: use a mark that no other process has.
     """
     mark = f"{family()}/{secrets.token_hex(8)}" if separately else family()
     with environment_variable(MARK, mark):

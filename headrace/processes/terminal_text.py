@@ -37,7 +37,7 @@ class PrintableStream:
     def write(self, text: str) -> int:
         """Write text; a terminal also gets the sequences that Rich uses.
 
-        Files and pipes keep carriage returns at either end of the text, as progress bars print.
+        Files and pipes keep carriage returns at either end of the text, for progress bars.
         """
         if _CONTROL.search(text) is None:
             return self._stream.write(text)

@@ -1,8 +1,8 @@
-"""Keeps a Ray cluster that is started here alive when one of its agents dies.
+"""Keeps a Ray cluster on this machine alive if one of its agents dies.
 
 A raylet runs two agents, for runtime environments and for metrics, and shuts down if one dies, for
-example when memory runs out. Ray then ends each program on the node without an exception. A run
-needs neither of the two.
+example when memory runs out. Ray then kills each program on the node without an exception. A run
+needs neither agent.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from headrace.processes.fork_server import environment_variable
 
-# A shell that outlives the agent and Ctrl-C, until its standard input is closed, with the raylet.
+# A shell that survives the agent's death and Ctrl-C, until the raylet's exit closes its input.
 _OUTLIVED = ("/bin/sh", "-c", 'trap "" INT HUP; "$@"; exec cat >/dev/null', "agent")
 _COMPONENTS = ("dashboard_agent", "runtime_env_agent")
-_BUILDER = "_build_python_executable_command_memory_profileable"  # private: may be gone some day
+_BUILDER = "_build_python_executable_command_memory_profileable"  # private; may not exist
 _BY_PIPE = "RAY_enable_pipe_based_agent_to_parent_health_check"  # the agents' parent is the shell
 
 

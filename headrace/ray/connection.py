@@ -49,7 +49,7 @@ class RayCluster:
 
     _users: ClassVar[int] = 0  # users of this program's connection
     _address: ClassVar[str | None] = None  # address of that connection
-    _session: ClassVar[Path | None] = None  # folder to delete at the end; None: its logs are named
+    _session: ClassVar[Path | None] = None  # folder to delete at the end; None: keep the logs
 
     def __init__(self, address: str | None, setting_name: str, num_cpus: float) -> None:
         check_installed(setting_name)
@@ -190,7 +190,7 @@ class RayCluster:
         try:
             return self.api.get(ref, timeout=timeout_s)
         except (errors.RayError, errors.GetTimeoutError) as error:
-            RayCluster._session = None  # messages about it name a log
+            RayCluster._session = None  # its message may refer to a log
             raise CallFailed(cause_of(error)) from error
 
     def end(self, actors: list[Any], places: Any) -> None:
@@ -226,8 +226,9 @@ class RayCluster:
 def _parent_may_end() -> contextlib.AbstractContextManager[None]:
     """Return a context for importing Ray and connecting to a cluster.
 
-    When the raylet ends, Ray also ends this program if the raylet seems to be its parent: if this
-    variable is unset, and the parent is process 1, as after ``nohup`` or in a container.
+    When the raylet exits, Ray also kills this program if it takes the raylet for its parent. That
+    happens if ``RAY_RAYLET_PID`` is unset and the parent is process 1, as after ``nohup`` or in a
+    container.
     """
     return environment_variable("RAY_RAYLET_PID", str(os.getpid()))
 

@@ -1,4 +1,4 @@
-"""Starts a Ray cluster on this machine for this program, and removes what it leaves."""
+"""Starts a Ray cluster on this machine for this program, and deletes its files afterwards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DELETE_S = 2.0  # time for Ray's processes to exit
 def start(ray: Any, num_cpus: float) -> Path:
     """Start a cluster on this machine; return its session folder.
 
-    Ctrl-C and SIGTERM stop it at once.
+    Ctrl-C and SIGTERM cancel the start at once.
 
     Raises:
         KeyboardInterrupt, SystemExit: a signal arrived; nothing is left running.
@@ -60,7 +60,7 @@ def start(ray: Any, num_cpus: float) -> Path:
             ray.init(**settings)
         except BaseException as error:
             kill_descendants([], [mark])
-            if isinstance(error, Exception):  # its logs may tell why
+            if isinstance(error, Exception):  # its logs may contain the cause
                 raise
             for folder in _sessions() - earlier:
                 delete_session(folder)
@@ -73,9 +73,9 @@ def start(ray: Any, num_cpus: float) -> Path:
 
 
 def keep_running(processes: list[psutil.Process]) -> None:
-    """Continue processes that are stopped (SIGSTOP), until all have ended.
+    """Resume processes that are stopped (SIGSTOP), until all have exited.
 
-    Ray waits for its raylet and its control store without a time limit, and ignores Ctrl-C then.
+    Ray waits for its raylet and its control store without a time limit, ignoring Ctrl-C.
     """
     while processes:
         time.sleep(_LOOK_S)
@@ -113,7 +113,7 @@ def _sessions() -> set[Path]:
 
 
 def raylet_socket(ray: Any) -> Path:
-    """Return the socket of this node's raylet, in its session folder's folder ``sockets``."""
+    """Return the path of the socket of this node's raylet, ``SESSION/sockets/NAME``."""
     here = str(ray.get_runtime_context().get_node_id())
     return Path(next(x["RayletSocketName"] for x in ray.nodes() if x["NodeID"] == here))
 

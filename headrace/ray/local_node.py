@@ -1,4 +1,4 @@
-"""Watches the processes of this machine's Ray node, without which Ray ends the programs on it."""
+"""Watches the processes of this machine's Ray node; if one exits, Ray kills programs there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 
 from headrace.errors import WorkerFailed
 
-_AGENTS = {  # words in the command line of a process, before and after it has set its title
+_AGENTS = {  # endings of words in the command line, after and before the process sets its title
     "dashboard agent": ("ray::DashboardAgent", "dashboard/agent.py"),
     "runtime environment agent": ("ray::RuntimeEnvAgent", "runtime_env/agent/main.py"),
 }
@@ -23,8 +23,8 @@ _AGENTS = {  # words in the command line of a process, before and after it has s
 class LocalNode:
     """The raylet of a node on this machine, and its agents.
 
-    A raylet shuts down about 10 ms after the death of an agent. Ray then ends each program that
-    reads, writes or frees an object in its store, so :meth:`check` before that.
+    A raylet shuts down about 10 ms after the death of an agent. Ray then kills each program
+    that reads, writes or frees an object in its store, so call :meth:`check` first.
 
     Args:
         raylet_socket: path of the raylet's socket.
@@ -34,7 +34,7 @@ class LocalNode:
         self._logs = raylet_socket.parents[1] / "logs"
         self._names: dict[int, str] = {}  # by descriptor of the process
         self._ended: Any = None
-        with contextlib.suppress(OSError, AttributeError, psutil.Error):  # unsupported, or foreign
+        with contextlib.suppress(OSError, AttributeError, psutil.Error):  # unsupported, or not ours
             self._ended = select.poll()
             raylet = _server(raylet_socket)
             self._watch(raylet, "raylet")

@@ -219,7 +219,7 @@ class RayQueue:
         return len(refs)
 
     def release(self, slots: list[int]) -> None:
-        self.check_store()  # their arrays are freed
+        self.check_store()  # releasing a slot frees arrays in Ray's store
         for slot in slots:
             self.slots.release(slot)
         self._grant()

@@ -42,9 +42,9 @@ def recipe(
     ``hr.train(hr.recipe("lunarlander", "ppo"), seed=1)`` trains it.
 
     Args:
-        env: environment id, on which some recipes' settings depend, such as those of
-            ``impact-continuous``; None: the recipe's.
-        num_actors: number of actors, likewise.
+        env: environment id; settings of some recipes, such as ``impact-continuous``, depend on it.
+            None: the recipe's environment.
+        num_actors: number of actors; settings may depend on it, too. None: the recipe's number.
 
     Raises:
         ConfigError: there is no such recipe, or none for this algorithm.
@@ -72,7 +72,7 @@ _WITHOUT_OPPONENTS = {
 def take_recipe(argv: list[str], algorithm: str, default: Config) -> tuple[Config, list[str]]:
     """Return the recipe of ``--recipe NAME``, or ``default``, and the other arguments.
 
-    Recipes whose settings depend on ``--env-id`` and ``--num-actors`` get their values.
+    Recipes whose settings depend on ``--env-id`` and ``--num-actors`` get the flags' values.
     Arguments ``--exploit``, ``--tasks``, ``--policies`` and ``--cluster`` remove the opponents of
     the recipe unless they have their default values; ``--opponents`` adds opponents again.
 

@@ -67,7 +67,7 @@ def atari(algorithm: str = "impala") -> Config:
 def impact_discrete(
     algorithm: str = "impact", env: str = "LunarLander-v3", num_actors: int = 10
 ) -> Config:
-    """Settings of IMPACT's Table 1; for an ALE game with the paper's network and images.
+    """Settings of IMPACT's Table 1; ALE games also use the paper's network and image size.
 
     See :func:`headrace.recipes.impact_paper.discrete`.
     """

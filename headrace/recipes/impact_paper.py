@@ -27,7 +27,7 @@ def _rounded_up(size: int, unit: int) -> int:
 
 
 def _max_lag(num_actors: int, rollouts: int) -> int:
-    """Return the least lag of 2 or more at which no actor waits, with updates of ``rollouts``."""
+    """Return the smallest lag of at least 2 with which no actor waits; ``rollouts`` per update."""
     return max(2, -(-num_actors // rollouts) - 1)
 
 
@@ -36,8 +36,8 @@ def discrete(
 ) -> Config:
     """Settings of Table 1, with the default network.
 
-    The paper has 32 workers, the default here is 10: PPO's 50 rollouts per update divide evenly
-    among them. With other numbers PPO's batch is rounded up, as in RLlib.
+    The paper has 32 workers. The default here is 10, so that PPO's 50 rollouts per update divide
+    evenly among them. With other numbers, PPO's batch is rounded up, as in RLlib.
     """
     batch = _rounded_up(5000, 100 * num_actors) if algorithm == "ppo" else 500
     algos = {
@@ -73,7 +73,7 @@ def continuous(
 ) -> Config:
     """Settings of Table 2, with footnotes 1 and 2: for HalfCheetah K = 32 and value weight 0.5.
 
-    With numbers of actors by which PPO's 160 rollouts can't be divided, its batch is rounded up.
+    PPO's batch is rounded up if its 160 rollouts don't divide evenly among the actors.
     """
     cheetah = "HalfCheetah" in env
     passes = 32 if cheetah else 20

@@ -1,8 +1,9 @@
-"""Literal settings of a course lesson on IMPALA and APPO, which were written for RLlib.
+"""Literal settings of a course lesson on IMPALA and APPO in RLlib.
 
-The tuned recipes ``satellite`` and ``conjunction`` train better. Here, one pass is made over each
-batch, the learning rate is constant, and rewards, values and advantages aren't normalised. Settings
-that the lesson leaves out have RLlib's defaults: ``clip`` is 0.4, and ``value_coef`` 0.5.
+The tuned recipes ``satellite`` and ``conjunction`` train better. Here, the learner makes one pass
+over each batch, the learning rate is constant, and rewards, values and advantages aren't
+normalised. Settings that the lesson leaves out have RLlib's defaults: ``clip`` is 0.4, and
+``value_coef`` 0.5.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def _space(values: Any) -> str:
 
 def _extreme(bounds: Any, of: Callable[[Iterable[float]], float]) -> str:
     """Return the lowest or highest of nested bounds, which ``config.json`` stores as text."""
-    with contextlib.suppress(ValueError, TypeError, RecursionError):  # from a stranger
+    with contextlib.suppress(ValueError, TypeError, RecursionError):  # from an untrusted file
         return f"{of(map(float, _flat(bounds))):g}"
     return "?"
 

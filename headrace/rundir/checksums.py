@@ -12,7 +12,7 @@ from headrace.processes import safe_files
 NAME = "SHA256SUMS"
 POLICY_FILES = ("config.json", "policy.safetensors")
 FILES = (*POLICY_FILES, "trainer.pt")
-JOB = "HEADRACE_JOB"  # variable with a cluster job's id; in config.json it makes checksums differ
+JOB = "HEADRACE_JOB"  # environment variable with a cluster job's id, saved so that checksums differ
 _LINE = re.compile(r"([0-9a-f]{64})  ([a-z.]+)")
 
 

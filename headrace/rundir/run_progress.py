@@ -38,7 +38,7 @@ class Progress:
     pulls: int = 0  # times that actors pulled weights
     epoch: int = 0  # resets of the environments for checkpoints
     best_return: float | None = None  # greatest training return at a checkpoint
-    lr_factor: float = 1.0  # on the learning rate, from the algorithm's kl_limit
+    lr_factor: float = 1.0  # of the learning rate, reduced by kl_limit
     trained_s: float = 0.0  # seconds of training without evaluations
     env_changes: list[str] = field(default_factory=list)  # made by callbacks, as JSON, in order
     _since: float = field(default=math.nan, repr=False)

@@ -12,19 +12,20 @@ from headrace.errors import ConfigError, nearest
 from headrace.validation.fields import float_fields
 from headrace.validation.type_checks import ScheduleBase
 
-_LEAST, _RECOVERY = 0.01, 1.1  # of the factor on the learning rate
+_LEAST, _RECOVERY = 0.01, 1.1  # minimum and growth of the learning rate's factor
 _NAMED = {"learning_rate": "lr_schedule", "entropy_coef": "entropy_schedule"}
 
 
 def limited(factor: float, kl: float, limit: float | None) -> float:
-    """Return the factor on the learning rate after an update with a limit on its KL.
+    """Return the learning rate's factor for the next update, given the KL of the last one.
 
-    The KL grows about with the square of the step, so the factor falls by the root of the excess,
-    at most by half. It recovers by a tenth after each update with less than half of the limit.
+    The KL grows roughly with the square of the step size. Above the limit, the factor is therefore
+    multiplied by ``sqrt(limit / kl)``, or 0.5 if that is larger. Below half of the limit, it grows
+    by a tenth, up to 1.
 
     Args:
-        factor: factor of the update, at most 1.
-        kl: KL(behaviour || current policy) in nats, mean of the update's batches; NaN: unknown.
+        factor: factor of the last update, at most 1.
+        kl: KL(behaviour || current policy) in nats, mean over the update's batches; NaN: unknown.
         limit: ``kl_limit`` of the algorithm.
     """
     if limit is None or not math.isfinite(kl):

@@ -83,7 +83,7 @@ def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
 
 
 def check_network(config: Config, observation_space: gymnasium.Space) -> None:
-    """Raise NoRoom if weights, gradients and moments can't fit, before any is allocated."""
+    """Raise NoRoom, before allocation, if weights, gradients and moments can't fit in memory."""
 
     def needed(network: Network) -> int:
         return _WEIGHT_COPIES * least_bytes(network, observation_space)

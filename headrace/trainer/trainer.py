@@ -592,9 +592,9 @@ class Trainer:
         """Write a checkpoint between two results, and return its path.
 
         Args:
-            path: also write the policy alone to this folder, in place of one that was saved there
-                before, and return the folder. ``hr.load`` reads it, and the setting ``init_from``
-                starts another run from it. The run itself resumes from its run directory.
+            path: also save the policy alone in this folder, replacing one saved there before, and
+                return the folder. ``hr.load`` reads it, and the setting ``init_from`` starts
+                another run from it. The run itself resumes from its run directory.
 
         Raises:
             ConfigError: there are several learners, which have to save together, or checkpoints

@@ -82,14 +82,14 @@ class OrbitalDominanceEnv(gymnasium.Env):
         return None if frames is None else frames[0]
 
     def _scripted(self, seed: int | None) -> Player:
-        """Make the opponent, with the settings that it takes."""
+        """Create the opponent, with the settings that it accepts."""
         make = PLAYERS[self._opponent]
         known = {"inclination": self._settings.get("inclination"), "seed": seed}
         takes = inspect.signature(make).parameters
         return make(**{k: v for k, v in known.items() if k in takes and v is not None})
 
     def _seen(self, obs: np.ndarray, infos: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Keep what the opponent sees, and return what the agent sees."""
+        """Store the opponent's observation and mask, and return the agent's."""
         other = slice(1 - self._own, 2 - self._own)
         self._others = obs[other], infos["action_mask"][other]
         return obs[self._own], {key: value[self._own] for key, value in infos.items()}

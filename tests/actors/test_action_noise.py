@@ -83,11 +83,11 @@ def test_sequences_end_after_their_length_and_depend_on_the_seed_alone():
     assert ActionNoise(DiagGaussian(1), 1, 1.0).draw(3000).std() > 0.3
 
 
-def test_all_episodes_have_sequences_of_their_own():
+def test_every_episode_has_its_own_sequence():
     noise = ActionNoise(DiagGaussian(1), B, 1.0)
     noise.reset(1)
     episodes = []
-    for _ in range(40):  # several times what is drawn at once
+    for _ in range(40):  # more sequences than are drawn at once
         rows = noise.draw(8)
         noise.begin_episodes(np.arange(B), np.zeros(B, np.int64))
         episodes.append(rows[:, :, 0].T.clone())

@@ -1,4 +1,4 @@
-"""Ray clusters that are started here: agents that die, signals while they start, leftovers."""
+"""Ray clusters on this machine: dead agents, signals while Ray starts, leftover files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_agent_that_died_is_named_before_ray_ends_this_program(
     node.close()
 
 
-def test_nodes_are_not_watched_where_the_system_can_not(monkeypatch, tmp_path):
+def test_nodes_are_not_watched_on_systems_without_poll(monkeypatch, tmp_path):
     monkeypatch.delattr(local_node.select, "poll")
     node = local_node.LocalNode(tmp_path / "sockets/raylet")
     node.check()
@@ -127,7 +127,7 @@ class StartingRay:
     [(signal.SIGINT, KeyboardInterrupt, ""), (signal.SIGTERM, SystemExit, "143")],
     ids=["ctrl-c", "sigterm"],
 )
-def test_a_signal_stops_a_cluster_that_starts_at_once(sleeper, number, error, text, monkeypatch):
+def test_a_signal_stops_a_starting_cluster_at_once(sleeper, number, error, text, monkeypatch):
     ray, received = StartingRay(sleeper, number), []
     usual = lambda number, frame: received.append(number)  # noqa: E731 - as a run's
     before = {n: signal.signal(n, usual) for n in (signal.SIGINT, signal.SIGTERM)}
@@ -143,7 +143,7 @@ def test_a_signal_stops_a_cluster_that_starts_at_once(sleeper, number, error, te
     assert received == ([signal.SIGINT] if number == signal.SIGINT else [])
 
 
-def test_servers_of_ray_that_are_stopped_continue(sleeper, monkeypatch):
+def test_stopped_servers_of_ray_are_resumed(sleeper, monkeypatch):
     monkeypatch.setattr(local_cluster, "_LOOK_S", 0.01)
     one, other = sleeper(), sleeper()
     processes = [psutil.Process(process.pid) for process in (one, other)]
@@ -159,7 +159,7 @@ def test_servers_of_ray_that_are_stopped_continue(sleeper, monkeypatch):
     assert not watcher.is_alive()
 
 
-def test_ray_never_takes_the_parent_of_this_program_for_its_raylet(monkeypatch):
+def test_ray_never_mistakes_the_parent_of_this_program_for_its_raylet(monkeypatch):
     seen = []
     cluster = RayCluster.__new__(RayCluster)
     cluster.api = SimpleNamespace(init=lambda *_, **__: seen.append(os.environ["RAY_RAYLET_PID"]))
@@ -172,7 +172,7 @@ def test_ray_never_takes_the_parent_of_this_program_for_its_raylet(monkeypatch):
     assert "RAY_RAYLET_PID" not in os.environ
 
 
-def test_the_folder_of_a_session_is_deleted_and_no_other(tmp_path):
+def test_only_the_folder_of_the_session_is_deleted(tmp_path):
     ours, theirs = tmp_path / "session_1", tmp_path / "session_2"
     for folder in (ours, theirs):
         (folder / "logs").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Divergence of copies of the paper's minimal agent, estimated from what ``act`` returns."""
+"""Divergence of copies of the paper's minimal agent, estimated from the outputs of ``act``."""
 
 from __future__ import annotations
 

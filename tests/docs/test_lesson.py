@@ -127,11 +127,11 @@ def test_the_recipes_of_the_lesson_have_its_literal_values(name, monkeypatch):
     unit = workers // config.num_actors * envs * fragment * learners
     assert config.batch_size == -(-batch // unit) * unit
     assert config.num_learners == learners
-    algo, told = config.algo, {"learning_rate": 5e-4, "gamma": 0.99, "entropy_coef": 0.01}
-    told |= {"max_grad_norm": 40.0, "off_policy": "vtrace", "rho_bar": 1.0, "pg_rho_bar": 1.0}
-    told |= {"epochs": 1, "minibatches": 1, "lr_schedule": "constant"}
-    told |= {"noise_color": 0.0, "normalize_advantage": False}
-    assert {key: getattr(algo, key) for key in told} == told
+    algo, expected = config.algo, {"learning_rate": 5e-4, "gamma": 0.99, "entropy_coef": 0.01}
+    expected |= {"max_grad_norm": 40.0, "off_policy": "vtrace", "rho_bar": 1.0, "pg_rho_bar": 1.0}
+    expected |= {"epochs": 1, "minibatches": 1, "lr_schedule": "constant"}
+    expected |= {"noise_color": 0.0, "normalize_advantage": False}
+    assert {key: getattr(algo, key) for key in expected} == expected
     assert not config.scale_free
 
 

@@ -70,7 +70,7 @@ def test_it_gives_the_stream_of_the_sync_engine(env, kwargs):
 
 
 @pytest.mark.parametrize("engine", ["async", "threads"])
-def test_infos_of_masks_come_as_from_the_sync_engine(engine):
+def test_infos_of_masks_match_those_of_the_sync_engine(engine):
     infos = []
     for each in ("sync", engine):
         with opened(SpaceIdentityEnv, 3, each, {"mask": "info"}) as envs:

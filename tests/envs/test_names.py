@@ -63,7 +63,7 @@ MEANT = {
 }
 
 
-def test_of_a_name_without_its_namespace_the_whole_id_is_suggested(tmp_path):
+def test_the_full_id_is_suggested_for_a_name_without_its_namespace(tmp_path):
     (tmp_path / "script.py").write_text(
         "import sys\n"
         "from headrace.errors import ConfigError\n"

@@ -134,7 +134,7 @@ def test_the_id_makes_the_native_vector_environment():
 
 
 @pytest.mark.parametrize("make", [SimpleSatelliteEnv, lambda c: SimpleSatelliteVectorEnv(1, c)])
-def test_the_config_of_rllib_is_taken_and_has_no_effect(make):
+def test_rllibs_env_config_is_accepted_without_effect(make):
     for empty in (None, {}):
         make(empty).reset(seed=0)
     with pytest.warns(UserWarning, match=r"config={'n_objects': 20} has no effect"):

@@ -126,7 +126,7 @@ def test_weights_that_are_not_finite_are_never_saved(trainer, capsys):
 
 
 def test_a_policy_is_saved_to_a_folder_of_choice_between_results(trainer, tmp_path):
-    (tmp_path / "best").mkdir()  # as a script makes it
+    (tmp_path / "best").mkdir()  # as scripts create it
     for result in trainer:
         if result.updates in (2, 3):
             assert trainer.save(tmp_path / "best") == tmp_path / "best"

@@ -39,7 +39,7 @@ class BatchScriptHead:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec, self._job = spec, _own_name(os.environ["SLURM_JOB_ID"])
-        self._key = os.environ[JOB] = f"{spec.key} {self._job}"  # also of Ray's processes
+        self._key = os.environ[JOB] = f"{spec.key} {self._job}"  # inherited by Ray's processes
         self._notice_at: float | None = None  # time of SLURM's signal to this process
         self._term_at: float | None = None
         self._allocation: Allocation | None = None

@@ -15,7 +15,7 @@ def main(run_dir: Path) -> None:
     """Take random actions, and write the number of steps to the files that a run would write."""
     run_dir.mkdir(exist_ok=True)
     config = {"env_name": "CartPole-v1", "envs_per_node": 8}
-    with hr.ClusterEnv(config, hr.LocalConfig(nodes=2)) as envs:
+    with hr.ClusterEnv(config, hr.LocalConfig(nodes=2, timeout_s=20)) as envs:
         envs.reset(seed=0)
         end, steps = time.monotonic() + SECONDS, 0
         while time.monotonic() < end:

@@ -135,3 +135,16 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(tiny, ctrl_c,
     monkeypatch.setattr(run_end, "plot", plot)
     with pytest.raises(KeyboardInterrupt):
         hr.train(tiny(transport="serial", total_steps=64))
+
+
+def test_a_run_that_ignored_ctrl_c_at_its_start_ends_in_one_line_too(capfd):
+    @ends_in_one_line
+    def main(argv):
+        raise KeyboardInterrupt  # as a run without a checkpoint does
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert main([]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().err == "headrace: interrupted\n"

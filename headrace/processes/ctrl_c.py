@@ -29,8 +29,12 @@ def ends_in_one_line(main: Callable[..., int]) -> Callable[..., int]:
     def ended(argv: list[str] | None = None) -> int:
         before = signal.getsignal(signal.SIGINT)
         in_main = threading.current_thread() is threading.main_thread()
-        if not in_main or before is not signal.default_int_handler:  # ignored, as with nohup
-            return main(argv)
+        if not in_main or before is not signal.default_int_handler:  # ignored in background jobs
+            try:
+                return main(argv)
+            except KeyboardInterrupt:  # of a run, which handles the signal nevertheless
+                _print_interrupted()
+                return STATUS
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)  # inherited from a launcher
         command = (sys.argv[1:] if argv is None else argv)[:1]
         handler = EndAtOnce()

@@ -26,6 +26,9 @@ from headrace.ops.colored_noise import colored_noise
 from headrace.ops.distributions.composite import gaussian_places
 
 _SEQUENCE = 1024  # minimum steps of a sequence
+# Steps of a sequence that the next episode skips, so that its noise is less correlated with that of
+# the last one. New sequences for each episode would cost more than short episodes themselves.
+_GAP = 64
 _SPARE = 64  # sequences drawn at once, in a tenth of the time per sequence
 
 
@@ -54,8 +57,8 @@ class ActionNoise:
         self._generator, self._coloured = torch.Generator(), torch.Generator()
         coloured = beta and explorer is None
         self._places = list(gaussian_places(distribution)) if coloured else []
-        self._sequences = torch.empty(0, num_envs, len(self._places))  # [L, B, n]
-        self._spare = torch.empty(0, 0)  # [L, ...] sequences for the next episodes
+        self._sequences = np.empty((num_envs, 0, len(self._places)), np.float32)  # [B, L, n]
+        self._spare = np.empty((0, 0), np.float32)  # [..., L] sequences for later
         self._at = np.zeros(num_envs, np.int64)  # [B] element of the sequence for row 0
         self._rows = torch.empty(0)
         self.explorer = explorer
@@ -71,8 +74,8 @@ class ActionNoise:
         self._generator.manual_seed(seed)
         if self.is_coloured:
             self._coloured.manual_seed(int(torch.randint(2**62, (), generator=self._generator)))
-            self._spare = self._spare[:, :0]
-        self._at[:] = len(self._sequences)
+            self._spare = self._spare[:0]
+        self._at[:] = self._sequences.shape[1]
 
     def draw(self, num_steps: int) -> Tensor:
         """Return noise ``[num_steps, B, num_noise]`` float32, continuing each sequence.
@@ -87,14 +90,15 @@ class ActionNoise:
             self._directions = torch.randn(size, generator=self._coloured)
         if not self._places:
             return self._rows
-        if len(self._sequences) < num_steps:
+        if self._sequences.shape[1] < num_steps:
             length = max(_SEQUENCE, 2 * num_steps)
-            self._sequences = torch.empty(length, self._num_envs, len(self._places))
-            self._spare = torch.empty(length, 0)
+            self._sequences = np.empty((self._num_envs, length, len(self._places)), np.float32)
+            self._spare = np.empty((0, length), np.float32)
             self._at[:] = length
-        ended = np.flatnonzero(self._at + num_steps > len(self._sequences))
+        ended = np.flatnonzero(self._at + num_steps > self._sequences.shape[1])
         self._begin(ended, np.zeros(len(ended), np.int64))
-        self._continue(np.setdiff1d(np.arange(self._num_envs), ended))
+        others = np.setdiff1d(np.arange(self._num_envs), ended)
+        self._fill(others, np.zeros(len(others), np.int64))
         return self._rows
 
     def directions(self, rows: Any, columns: Any = slice(None)) -> Tensor:
@@ -113,8 +117,14 @@ class ActionNoise:
             columns: ``[n]`` environments whose episode ended.
             rows: ``[n]`` first row of the next episode; may be beyond the fragment.
         """
-        if self._places:
-            self._begin(columns, rows)
+        if not self._places:
+            return
+        length = self._sequences.shape[1]
+        later = self._at[columns] + _GAP  # of the fragment's first row
+        fits = later + len(self._rows) <= length
+        self._at[columns[fits]] = later[fits]
+        self._fill(columns[fits], rows[fits])
+        self._begin(columns[~fits], rows[~fits])
 
     def advance(self, num_steps: np.ndarray) -> None:
         """Move each sequence forward by the ``[B]`` steps taken in the fragment."""
@@ -122,30 +132,27 @@ class ActionNoise:
 
     def _begin(self, columns: np.ndarray, rows: np.ndarray) -> None:
         if len(columns):
-            length, _, size = self._sequences.shape
-            new = self._next(length, len(columns) * size)
-            self._sequences[:, columns] = new.reshape(length, len(columns), size)
+            _, length, size = self._sequences.shape
+            new = self._next(len(columns) * size, length).reshape(-1, size, length)
+            self._sequences[columns] = new.swapaxes(1, 2)
             self._at[columns] = -rows
             self._fill(columns, rows)
 
-    def _next(self, length: int, count: int) -> Tensor:
-        """Return the next sequences, ``[length, count]``."""
-        if self._spare.shape[1] < count:
-            size = max(_SPARE, count)
-            self._spare = colored_noise(length, size, self._beta, self._coloured)
-        new, self._spare = self._spare[:, :count], self._spare[:, count:]
+    def _next(self, count: int, length: int) -> np.ndarray:
+        """Return the next sequences, ``[count, length]``."""
+        new = np.empty((count, length), np.float32)
+        for start in range(0, count, _SPARE):
+            size = min(_SPARE, count - start)
+            if len(self._spare) < size:
+                self._spare = colored_noise(length, _SPARE, self._beta, self._coloured).numpy().T
+            new[start : start + size] = self._spare[:size]
+            self._spare = self._spare[size:]
         return new
-
-    def _continue(self, columns: np.ndarray) -> None:
-        """Copy the next elements of each column's sequence into all of its noise."""
-        steps = np.arange(len(self._rows))[:, None]
-        part = self._sequences.numpy()[self._at[columns] + steps, columns]  # [T, n, k]
-        self._rows.numpy()[:, columns[:, None], self._places] = part
 
     def _fill(self, columns: np.ndarray, rows: np.ndarray) -> None:
         """Copy sequences into the noise of columns ``[n]``, starting at rows ``[n]``."""
-        noise, places = self._rows.numpy(), self._places
-        for column, row in zip(columns.tolist(), rows.tolist(), strict=True):
-            at = self._at[column] + row
-            part = self._sequences[at : at + len(noise) - row, column].numpy()
-            noise[row:, column, places] = part
+        noise = self._rows.numpy()
+        for row in np.unique(rows[rows < len(noise)]):
+            same = columns[rows == row]
+            at = self._at[same] + np.arange(row, len(noise))[:, None]
+            noise[row:, same[:, None], self._places] = self._sequences[same, at]

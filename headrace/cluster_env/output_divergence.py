@@ -80,17 +80,33 @@ def _rows(outputs: Sequence[Outputs], part: slice) -> list[Outputs]:
 
 
 def _kl(old: list[Outputs], new: list[Outputs]) -> float:
+    before, after = _actions(old), _actions(new)
+    one_choice = len(before) == 1 and _is_discrete(before[0]) and before[0].ndim == 2
     for name in (*PROBABILITIES, *LOGITS):
-        if name in old[0] and np.ndim(old[0][name]) == 2:
+        if one_choice and all(_is_categorical(name, one[0]) for one in (old, new)):
             p, q = (_probabilities(one[0][name], name in LOGITS) for one in (old, new))
             return float((p * np.log(p / q)).sum(1).mean())
-    before, after = _actions(old), _actions(new)
     total = sum(map(_kl_of_actions, before, after))
     actions = before[0]
     if len(before) == 1 and "log_prob" in old[0] and _is_discrete(actions) and actions.ndim == 2:
         log_p, log_q = (np.stack([x["log_prob"] for x in one]) for one in (old, new))
         total = max(total, _kl_of_drawn(actions, log_p, after[0], log_q))
     return total
+
+
+def _is_categorical(name: str, outputs: Outputs) -> bool:
+    """Return True if this output has the probabilities of all actions, ``[n, actions]``.
+
+    ``log_probs`` may also be those of the taken actions, and don't sum to 1 then.
+    """
+    values = outputs.get(name)
+    if values is None or np.ndim(values) != 2 or np.shape(values)[1] < 2:
+        return False
+    if name == "logits":
+        return True
+    values = np.asarray(values, np.float64)
+    sums = (np.exp(values) if name in LOGITS else values).sum(1)
+    return bool(np.allclose(sums, 1.0, atol=1e-3))
 
 
 def _actions(outputs: list[Outputs]) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.config import Config
 from headrace.envs.tasks import named_in
-from headrace.errors import ConfigError, require_choice
+from headrace.errors import ConfigError, require, require_choice
 from headrace.recipes import atari, impact_paper, lesson, tuned
 from headrace.validation.fields import checked
 
@@ -50,6 +50,8 @@ def recipe(
         ConfigError: there is no such recipe, or none for this algorithm.
     """
     require_choice("recipe", name, RECIPES)
+    enough = num_actors is None or num_actors >= 1
+    require(enough, "num_actors", num_actors, "1 or more (nearest: 1)")
     make, values = RECIPES[name], {"env": env, "num_actors": num_actors}
     given: dict[str, Any] = {k: value for k, value in values.items() if value is not None}
     takes = inspect.signature(make).parameters

@@ -183,7 +183,8 @@ def _space(values: Any) -> str:
 
 def _extreme(bounds: Any, of: Callable[[Iterable[float]], float]) -> str:
     """Return the lowest or highest of nested bounds, which ``config.json`` stores as text."""
-    with contextlib.suppress(ValueError, TypeError, RecursionError):  # from an untrusted file
+    # Errors of values from an untrusted file.
+    with contextlib.suppress(ValueError, TypeError, ArithmeticError, RecursionError):
         return f"{of(map(float, _flat(bounds))):g}"
     return "?"
 

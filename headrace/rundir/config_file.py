@@ -24,6 +24,7 @@ _BEFORE: dict[str, Any] = {
     "stacked_frames": "whole",
     "inference": "actor",
 }
+_BEFORE_ANY_ALGO: dict[str, Any] = {"kl_limit": None, "noise_color": 0.0}  # also custom ones
 _BEFORE_ALGO: dict[str, Any] = {"fused": False}
 _BEFORE_OF: dict[str, dict[str, Any]] = {"impala": {"minibatches": 1}}
 
@@ -75,8 +76,10 @@ def _algorithm(values: dict[str, Any]) -> Hyperparameters:
     if not isinstance(which, type):  # code is imported only after the allow-list check
         require_choice("algo", which, ALGORITHMS)
         which = ALGORITHMS[which]
-    before = _BEFORE_ALGO | _BEFORE_OF.get(short_name(which), {})
-    fields = {**(before if which in ALGORITHMS.values() else {}), **_of_algo(values)}
+    before = _BEFORE_ANY_ALGO
+    if which in ALGORITHMS.values():
+        before = before | _BEFORE_ALGO | _BEFORE_OF.get(short_name(which), {})
+    fields = {**before, **_of_algo(values)}
     names = {field.name for field in dataclasses.fields(which)}
     for name in fields.keys() - names:
         raise ConfigError(

@@ -28,7 +28,9 @@ def limited(factor: float, kl: float, limit: float | None) -> float:
         kl: KL(behaviour || current policy) in nats, mean over the update's batches; NaN: unknown.
         limit: ``kl_limit`` of the algorithm.
     """
-    if limit is None or not math.isfinite(kl):
+    if limit is None:
+        return 1.0
+    if math.isnan(kl):
         return factor
     if kl > limit:
         return max(_LEAST, factor * max(0.5, math.sqrt(limit / kl)))

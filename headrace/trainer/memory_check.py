@@ -95,7 +95,9 @@ def check_network(config: Config, observation_space: gymnasium.Space) -> None:
         name for name in ("hidden", "core_size") if needed(_narrower(network, name)) < required
     ]
     near = network
-    while needed(near) > _MOST * free:
+    for _ in range(_SHRINKS):
+        if needed(near) <= _MOST * free:
+            break
         for name in names:
             near = _narrower(near, name)
     shown, nearest = (

@@ -423,8 +423,8 @@ class Trainer:
 
     @property
     def hyperparameters(self) -> dict[str, float]:
-        """Current values of all float hyperparameters, by name."""
-        return self._current.all(self.env_steps) | {"learning_rate": self._rates[0]}
+        """Current values of all float hyperparameters, by name, without the effect of kl_limit."""
+        return self._current.all(self.env_steps)
 
     def set_hyperparameter(self, name: str, value: Any) -> None:
         """Change a float hyperparameter from the next update on, in place of its schedule.

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from headrace.errors import require_choice
+from headrace_ssa.batch import checked
 from headrace_ssa.dominance import rules
 from headrace_ssa.dominance.env import OrbitalDominanceVectorEnv
 from headrace_ssa.dominance.players import PLAYERS, Player
@@ -43,6 +44,7 @@ class OrbitalDominanceEnv(gymnasium.Env):
         self._games = OrbitalDominanceVectorEnv(2, render_mode=render_mode, **settings)
         self.observation_space = self._games.single_observation_space
         self.action_space = self._games.single_action_space
+        self._num_actions = rules.Actions(self._games.n).count
         self.render_mode, self._opponent, self._settings = render_mode, opponent, settings
         self._own = rules.AGENTS.index(side)
         self._player: Player | None = None  # None before the first reset
@@ -70,7 +72,7 @@ class OrbitalDominanceEnv(gymnasium.Env):
             raise RuntimeError("no game is running: call reset() before step()")
         actions = np.empty(2, np.int64)
         actions[1 - self._own] = self._player(*self._others)[0]
-        actions[self._own] = action
+        actions[self._own] = checked([action], 1, self._num_actions)[0]
         obs, reward, terminated, _, infos = self._games.step(actions)
         self._runs = not terminated[0]
         obs, info = self._seen(obs, infos)

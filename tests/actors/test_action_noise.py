@@ -96,6 +96,23 @@ def test_every_episode_has_its_own_sequence():
     assert len(torch.unique(rows[:, 0])) == len(rows)
 
 
+def test_short_episodes_share_sequences(monkeypatch):
+    drawn = []
+
+    def counted(*args):
+        drawn.append(args)
+        return colored_noise(*args)
+
+    monkeypatch.setattr("headrace.actors.action_noise.colored_noise", counted)
+    noise = ActionNoise(DiagGaussian(1), 64, 0.5)
+    noise.reset(1)
+    for _ in range(12):  # of 12 * 64 sequences, 64 are drawn at once
+        noise.draw(8)
+        noise.begin_episodes(np.arange(64), np.full(64, 8))
+        noise.advance(np.full(64, 8))
+    assert len(drawn) == 1
+
+
 def test_state_dependent_noise_replaces_correlated_noise():
     envs = make_vec("Pendulum-v1", 2, "sync", {})
     policy = Policy(

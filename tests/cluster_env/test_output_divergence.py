@@ -38,7 +38,7 @@ class Minimal:
     def act(self, obs: Tensor):
         logits = obs @ self.weight
         policy = Categorical(logits=logits)
-        action = policy.sample()
+        action, noise = policy.sample(), torch.randn(logits.shape)
         if self.kind == "numpy":
             chances = policy.probs.double().numpy()
             return np.array([np.random.choice(4, p=p / p.sum()) for p in chances])
@@ -47,7 +47,9 @@ class Minimal:
             "log_prob": (action, policy.log_prob(action)),
             "logits": {"action": action, "logits": logits},
             "probs": {"action": action, "probs": policy.probs},
-            "gaussian": logits + torch.randn(logits.shape),
+            "log_probs": {"action": action, "log_probs": policy.log_prob(action)[:, None]},
+            "parts": {"action": logits + noise, "log_probs": Normal(0, 1).log_prob(noise)},
+            "gaussian": logits + noise,
             "two": Categorical(logits=logits[:, :2]).sample(),
             "greedy": logits[:, :3].argmax(1),
             "mean": logits,
@@ -103,6 +105,9 @@ def gaussian(size: float) -> float:
         ("torch", categorical, 0.3, 3.0),
         ("numpy", categorical, 0.3, 3.0),
         ("gaussian", gaussian, 0.9, 1.15),
+        # Log-probabilities of the taken actions, not of all actions.
+        ("log_probs", categorical, 0.3, 3.0),
+        ("parts", gaussian, 0.9, 1.15),
     ],
 )
 def test_the_estimate_is_close_to_the_kl(kind, true, low, high, size):

@@ -8,6 +8,7 @@ import math
 import pytest
 
 import headrace as hr
+from headrace.rundir.config_file import from_json
 from headrace.trainer.hyperparameters import limited
 
 TINY = {
@@ -28,7 +29,8 @@ PLAIN = {"lr_schedule": "constant", "epochs": 2, "minibatches": 1}
         (0.5, 0.02, 0.05, 0.55),
         (0.95, 0.02, 0.05, 1.0),
         (0.5, math.nan, 0.05, 0.5),
-        (1.0, 5.0, None, 1.0),
+        (1.0, math.inf, 0.05, 0.5),
+        (0.3, 5.0, None, 1.0),
     ],
 )
 def test_the_factor_falls_with_the_excess_and_recovers(factor, kl, limit, expected):
@@ -57,9 +59,28 @@ def test_without_a_limit_the_rate_stays(algo, tmp_path):
     assert set(rates(tmp_path / "run")) == {algo.learning_rate}
 
 
-def test_learners_agree_on_the_rate(tmp_path):
+def test_a_callback_that_writes_the_rate_back_changes_nothing(tmp_path):
+    def again(result, trainer):
+        trainer.set_hyperparameter("learning_rate", trainer.hyperparameters["learning_rate"])
+
+    algo = hr.APPO(**PLAIN, learning_rate=1e-2, kl_limit=1e-9)
+    hr.train("CartPole-v1", algo, [again], run_dir=tmp_path / "run", total_steps=96, **TINY)
+    found = rates(tmp_path / "run")
+    assert found == pytest.approx([1e-2 * 0.5**n for n in range(1, len(found) + 1)])
+
+
+def test_saved_settings_without_a_limit_have_none():
+    config = hr.Config(algo=hr.APPO()).to_json()
+    assert from_json(config).algo.kl_limit == 0.05
+    for name in ("kl_limit", "noise_color"):
+        del config["algo"][name]
+    assert (from_json(config).algo.kl_limit, from_json(config).algo.noise_color) == (None, 0.0)
+
+
+def test_learners_agree_on_the_rate(tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.trainer.trainer.CHECK_EVERY", 1)
     algo = hr.APPO(**PLAIN, learning_rate=1e-2, kl_limit=1e-9)
     settings = TINY | {"transport": "shm", "num_learners": 2, "num_actors": 2, "envs_per_actor": 2}
     hr.train("CartPole-v1", algo, run_dir=tmp_path / "run", total_steps=128, **settings)
-    # Updates compare the weights of all learners.
+    # Every update compared the weights of all learners.
     assert rates(tmp_path / "run")[-1] < 1e-2 / 4

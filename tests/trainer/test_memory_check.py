@@ -187,6 +187,13 @@ def test_a_huge_network_is_refused_with_widths_that_fit(network, words, monkeypa
     assert 4 * least_bytes(near, ROW) > 0.9 * 9e9
 
 
+def test_a_machine_without_free_memory_gets_an_answer(monkeypatch):
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: 0)
+    config = hr.Config(**SIZES, network=hr.Network((60000, 60000))).settled
+    with pytest.raises(NoRoom, match=r"only 0.0 GB are free \(nearest: hidden=\(1, 1\)\)"):
+        memory_check.check_network(config, ROW)
+
+
 def test_the_least_bytes_of_a_network_are_at_most_those_of_its_weights():
     images = Box(0, 255, (9, 9, 3), np.uint8)
     for space, network, share in (

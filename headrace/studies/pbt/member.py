@@ -136,7 +136,8 @@ class Member:
         values, state, weights, source = _read(other.run_dir)
         folder = checkpoint.find(self.run_dir)
         before, description = checkpoint.load_trainer(folder), checkpoint.read_config(folder)
-        state = before | {name: state[name] for name in _TRAINED}
+        factor = {"lr_factor": state.get("lr_factor", 1.0)}  # older versions had none
+        state = before | factor | {name: state[name] for name in _TRAINED}
         state["learner"] = _own_generator(state["learner"], before["learner"])
         state["episodes"] = _own_counts(state["episodes"], before["episodes"])
         digest = hashlib.sha256(weights).hexdigest()

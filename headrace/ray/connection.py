@@ -49,6 +49,7 @@ class RayCluster:
 
     _users: ClassVar[int] = 0  # users of this program's connection
     _address: ClassVar[str | None] = None  # address of that connection
+    _mark: ClassVar[str] = ""  # of the processes of a cluster that was started here
     _session: ClassVar[Path | None] = None  # folder to delete at the end; None: keep the logs
 
     def __init__(self, address: str | None, setting_name: str, num_cpus: float) -> None:
@@ -70,7 +71,7 @@ class RayCluster:
             self._counts = RayCluster._users > 0
             RayCluster._users += self._counts
             return
-        RayCluster._session = self._connect(address, num_cpus)
+        RayCluster._session, RayCluster._mark = self._connect(address, num_cpus)
         RayCluster._address, RayCluster._users = address or "local", 1
         self._counts = True
 
@@ -87,8 +88,8 @@ class RayCluster:
     def _here(self) -> str:
         return str(self.api.get_runtime_context().get_node_id())
 
-    def _connect(self, address: str | None, num_cpus: float) -> Path | None:
-        """Connect; return the session folder of a new cluster."""
+    def _connect(self, address: str | None, num_cpus: float) -> tuple[Path | None, str]:
+        """Connect; return the session folder of a new cluster, and the mark of its processes."""
         try:
             if address is None:
                 with _parent_may_end():
@@ -99,7 +100,7 @@ class RayCluster:
         except Exception as error:  # Ray raises several kinds
             words = connection_error(error, self._where, address is None)
             raise WorkerFailed(f"Ray: {words}") from error
-        return None
+        return None, ""
 
     @property
     def cores(self) -> float:
@@ -215,9 +216,7 @@ class RayCluster:
             RayCluster._users -= 1
             if RayCluster._users == 0:
                 RayCluster._address = None
-                self.api.shutdown()
-                if RayCluster._session is not None:
-                    local_cluster.delete_session(RayCluster._session)
+                local_cluster.end(self.api, RayCluster._session, RayCluster._mark)
         node: LocalNode | None = self.__dict__.pop("_node", None)
         if node is not None:
             node.close()

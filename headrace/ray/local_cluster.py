@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import math
@@ -33,8 +34,8 @@ _LOOK_S = 1.0  # between two checks for stopped processes
 _DELETE_S = 2.0  # time for Ray's processes to exit
 
 
-def start(ray: Any, num_cpus: float) -> Path:
-    """Start a cluster on this machine; return its session folder.
+def start(ray: Any, num_cpus: float) -> tuple[Path, str]:
+    """Start a cluster on this machine; return its session folder and the mark of its processes.
 
     Ctrl-C and SIGTERM cancel the start at once.
 
@@ -69,7 +70,17 @@ def start(ray: Any, num_cpus: float) -> Path:
             raise
     own = [one for one in psutil.Process().children() if one.name() in _SERVERS]
     threading.Thread(target=keep_running, args=(own,), name="headrace-ray", daemon=True).start()
-    return raylet_socket(ray).parents[1]
+    atexit.register(end, ray, None, mark)  # of programs that don't close their clusters
+    return raylet_socket(ray).parents[1], mark
+
+
+def end(ray: Any, folder: Path | None, mark: str) -> None:
+    """Disconnect; shut down what :func:`start` returned, if anything, and delete its folder."""
+    ray.shutdown()
+    if mark:
+        kill_descendants([], [mark])  # the agents, see agents.py
+    if folder is not None:
+        delete_session(folder)
 
 
 def keep_running(processes: list[psutil.Process]) -> None:

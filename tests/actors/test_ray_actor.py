@@ -431,3 +431,25 @@ def test_an_actor_waits_for_nothing_longer_than_it_says():
     assert process_ray._within(lambda: 1 // 0, 5.0) is None
     assert process_ray._within(lambda: 7, 5.0) == 7
     assert time.monotonic() - started < 30
+
+
+CLOSED = """
+import psutil
+from headrace.ray.connection import RayCluster
+
+if __name__ == "__main__":
+    cluster = RayCluster(None, "cluster", 1.0)
+    cluster.check_here()
+    own = psutil.Process().children(recursive=True)
+    names = [one.name() for one in own]
+    cluster.close()
+    left = [one for one in own if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    print("sh" in names, left)
+"""
+
+
+@pytest.mark.slow
+def test_a_closed_cluster_leaves_no_process_in_a_program_that_continues(start):
+    script = start("-c", CLOSED)
+    script.wait_for("True []", 90.0)
+    assert script.wait(30.0) == 0

@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from headrace.envs import atari
 from headrace.envs.atari_scores import SCORES
 from headrace.envs.packages import bring, is_installed, package_of
-from headrace.envs.suggestions import names_in, nearest_module, with_namespace
+from headrace.envs.suggestions import names_in, nearest_module, same_name
 from headrace.envs.wrappers import Wrap, as_wrap
 from headrace.errors import ConfigError, nearest, require, shown
 from headrace.extras import install_line
@@ -230,7 +230,7 @@ def _find(env_id: str) -> Target:
             f"env={shown(env_id)} is unknown: the module {shown(module)} has neither an "
             f"environment nor a game of this name.{near}"
         )
-    near = nearest_module(name) or with_namespace(name)
+    near = nearest_module(name) or same_name(name)
     near = near or nearest(name, [*gymnasium.registry, *SCORES])
     raise ConfigError(
         f"env={shown(env_id)} is unknown; register it with gymnasium.register, or name the module "

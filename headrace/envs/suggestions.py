@@ -46,14 +46,17 @@ def nearest_module(name: str) -> str:
     return nearest(last, candidates, before=f"{'.'.join(folders)}:")
 
 
-def with_namespace(name: str) -> str:
-    """Suggest ids with a namespace for a bare name, as in :func:`nearest`.
+def same_name(name: str) -> str:
+    """Suggest ids with the same bare name, as in :func:`nearest`.
 
-    Versions, case and the ending "Env" of a class name are ignored. Packages that are known to
-    register such ids are imported.
+    Versions, case, namespaces and the ending "Env" of a class name are ignored. Only the newest
+    version is suggested, first without a namespace. Packages that are known to register ids with a
+    namespace are imported.
     """
     import_namespaces()
-    same = [i for i in gymnasium.registry if "/" in i and _bare(i) == _bare(name)]
+    same = [i for i in gymnasium.registry if _bare(i) == _bare(name)]
+    newest = max(map(_version, same), default=0)
+    same = sorted((i for i in same if _version(i) == newest), key=lambda i: "/" in i)
     return f" Did you mean {', '.join(map(repr, same[:3]))}?" if same else ""
 
 
@@ -61,6 +64,11 @@ def _bare(env_id: str) -> str:
     """Return the name in an id or of a class, for comparison."""
     name = re.sub(r"-v\d+$", "", env_id.rpartition("/")[2])
     return name.removesuffix("Env").lower()
+
+
+def _version(env_id: str) -> int:
+    found = re.search(r"-v(\d+)$", env_id)
+    return int(found[1]) if found else -1
 
 
 def _modules(places: Iterable[str]) -> set[str]:

@@ -60,6 +60,8 @@ MEANT = {
     "simplesatellite": "headrace/SimpleSatellite-v0",
     "OrbitalDominance-v3": "headrace/OrbitalDominance-v0",
     "Pong-v99": "ALE/Pong-v5",
+    "Cartpole-v2": "CartPole-v1', 'phys2d/CartPole-v1",
+    "LunarLanderEnv": "LunarLander-v3",
 }
 
 

@@ -36,6 +36,9 @@ def test_a_policy_is_small_whole_nobodys_and_of_the_command_that_it_names(name):
     trained, said = (one.settled.to_json() for one in (from_json(values["config"]), config))
     if values["action_space"]["type"] == "Discrete":  # which has nothing to scale
         trained["network"]["scale_actions"] = said["network"]["scale_actions"]
+        trained["algo"]["noise_color"] = said["algo"]["noise_color"]
+    if trained["algo"]["kl_limit"] is None:  # older than this setting, which rarely has an effect
+        trained["algo"]["kl_limit"] = said["algo"]["kl_limit"]
     assert trained["network"]["one_hot"] in ((), [], None)  # decided by the run
     said["network"]["one_hot"] = trained["network"]["one_hot"]
     for part in ("algo", "network", "seed", "total_steps", "eval_episodes", "env"):

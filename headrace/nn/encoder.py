@@ -24,6 +24,7 @@ from headrace.nn.text import TextEncoder
 from headrace.ops import tree
 from headrace.ops.moments import Moments, moments
 from headrace.spaces import observations as spaces
+from headrace.spaces import walk
 from headrace.spaces.images import is_image, num_symbols
 from headrace.spaces.text import text_paths
 from headrace.types import Tree
@@ -231,7 +232,7 @@ def least_bytes(network: Network, observation_space: gymnasium.Space) -> int:
     """Return a lower bound on the size of a policy's weights in bytes, without allocating them."""
     rows = [
         isinstance(leaf, Box) and len(leaf.shape) == 1 and spaces.dotted(path) not in network.text
-        for path, leaf in spaces.leaves(observation_space)
+        for path, leaf in walk.leaves(observation_space)  # texts are replaced later
     ]
     units = network.units if network.torso is None and any(rows) else ()
     count = sum(units) + sum(a * b for a, b in itertools.pairwise(units))

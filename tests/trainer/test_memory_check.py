@@ -305,3 +305,10 @@ def test_files_of_groups_inside_count_as_their_usage_does(tmp_path, monkeypatch)
     own, all_ = "inactive_file 10\nactive_file 5\n", "total_inactive_file 1000\n"
     (tmp_path / "memory/memory.stat").write_text(f"{own}{all_}total_active_file 500\n")
     assert memory.free_bytes() == 301500
+
+
+def test_spaces_that_are_replaced_later_count_as_nothing():
+    rows, words = Box(-1, 1, (7,)), spaces.Text(5)
+    plain, with_words = (spaces.Dict(x) for x in ({"a": rows}, {"a": rows, "b": words}))
+    network = hr.Network((256, 200))
+    assert least_bytes(network, with_words) == least_bytes(network, plain) > 0

@@ -180,7 +180,7 @@ def ladder(task: Task, **limits: Any) -> dict[str, Run]:
     hyper = {k: v for k, v in impact.hyper.items() if k in (*task.shared, *of_all)}
     hyper = {"value_coef": 1.0, **hyper}  # IMPACT's default, not IMPALA's
     hyper |= ONE_PASS
-    clipped = {**hyper, "clip": impact.hyper["clip"]}
+    clipped = {**hyper, "clip": impact.hyper["clip"], "kl_limit": None}
     impala = replace(impact, algo="impala", name="impala like impact", hyper=hyper)
     appo = replace(impact, algo="appo", name="appo like impact", hyper=clipped)
     return {

@@ -34,7 +34,7 @@ class APPO(common.Hyperparameters):
     """Largest policy lag of a rollout, in updates, when the learner trains on it. Rollouts of at
     most max_lag + 1 updates are in flight; older ones are dropped."""
     learning_rate: float = 7e-4
-    kl_limit: Annotated[float | None, ranges.ABOVE_0] = 0.05
+    kl_limit: float | None = 0.05
     """Reduce the learning rate after updates whose mean KL(mu || pi) exceeds this, in nats, and
     restore it after updates below half of this; None: never. Large KLs are rare. They occur when
     advantages are mostly noise, for example once values are nearly exact."""

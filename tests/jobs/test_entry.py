@@ -74,10 +74,10 @@ def test_a_command_that_can_t_be_started_is_told_and_fails(fails, monkeypatch, c
 
 
 def test_what_waits_is_deaf_to_an_end_before_the_command_begins(fails, monkeypatch):
-    def begin(words):
+    def begin(words, **settings):
         assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
         os.kill(os.getpid(), signal.SIGTERM)  # at the command's first moment
-        return begun(words)
+        return begun(words, **settings)
 
     begun = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", begin)

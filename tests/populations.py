@@ -73,6 +73,7 @@ def train(population, member, hyper, until, children):
         "updates": 0,
         "learner": {"marks": [], "state": {"generator": number}},
         "own": [],
+        "lr_factor": 1.0 - number / 4,
         "episodes": [],
     }
     if checkpoint.exists(run_dir):

@@ -2,7 +2,7 @@
 
 The noise of a fragment is drawn before its steps. White noise is independent at every step.
 Coloured noise has a sequence for each environment and continuous action, which continues in the
-next fragment and restarts with each episode. Discrete actions always have white noise.
+next fragment. Each episode skips part of it. Discrete actions always have white noise.
 
 State-dependent noise (:mod:`headrace.nn.state_noise`) is computed at each step, from matrices that
 are also drawn here. These matrices don't depend on the order in which environments are ready.
@@ -26,8 +26,8 @@ from headrace.ops.colored_noise import colored_noise
 from headrace.ops.distributions.composite import gaussian_places
 
 _SEQUENCE = 1024  # minimum steps of a sequence
-# Steps of a sequence that the next episode skips, so that its noise is less correlated with that of
-# the last one. New sequences for each episode would cost more than short episodes themselves.
+# Steps that the next episode skips, so that its noise is less correlated with that of the last one.
+# A new sequence for each episode would cost more than a short episode itself.
 _GAP = 64
 _SPARE = 64  # sequences drawn at once, in a tenth of the time per sequence
 
@@ -111,7 +111,9 @@ class ActionNoise:
         return self._directions[rows // (self.explorer.sample_freq or len(self._rows)), columns]
 
     def begin_episodes(self, columns: np.ndarray, rows: np.ndarray) -> None:
-        """Begin new sequences in the noise of the latest :meth:`draw`, in place.
+        """Skip part of the sequences in the noise of the latest :meth:`draw`, in place.
+
+        A sequence with too few elements left is replaced by a new one.
 
         Args:
             columns: ``[n]`` environments whose episode ended.

@@ -114,6 +114,15 @@ def test_each_learners_four_times_add_up_although_one_sleeps():
     assert agreed.meter.learn_s == pytest.approx(sum(one.learn_s for one in parts))
 
 
+def test_learners_get_the_mean_kl_of_all_of_them():
+    def work(group: ThreadGroup) -> float:
+        own = {"approx_kl": [0.25, 0.75][group.rank]}
+        exchange = MetricsAllReduce(group)
+        return exchange.all_reduce(MetricAccumulator(), episodes_of([]), own, **QUIET).approx_kl
+
+    assert run_learners(2, work) == [0.5, 0.5]
+
+
 @pytest.mark.serial
 def test_what_is_done_apart_counts_nowhere():
     def work(group: ThreadGroup) -> list[Iteration]:

@@ -49,7 +49,7 @@ def test_a_copy_brings_optimiser_and_hyperparameters_and_keeps_steps_and_seed(tm
     own, rival = (stub.member_of(population, i, i, 60 + 40 * i) for i in range(2))
     own.take_over(own.copy(rival, rival.latest()))
     state = checkpoint.load_trainer(checkpoint.find(own.run_dir))
-    assert state["env_steps"] == 60
+    assert (state["env_steps"], state["lr_factor"]) == (60, 0.75)
     assert state["learner"]["marks"][-1] == [1, 100]
     assert state["learner"]["state"]["generator"] == 0  # or both would shuffle alike
     config = checkpoint.read_config(checkpoint.find(own.run_dir))["config"]

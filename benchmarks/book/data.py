@@ -1,0 +1,129 @@
+"""Stores the runs of an experiment in a JSON file, with settings, commit and machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from book.experiment import Case, Experiment
+from book.rows import Run, Runs
+from headrace.rundir.atomic_files import replace_text
+from headrace.studies.machine import machine
+
+
+@dataclass
+class Data:
+    """Runs of one experiment by case, read from ``folder`` and written after each run.
+
+    The file holds settings that all runs share once, and those that differ by their fingerprint.
+    """
+
+    experiment: Experiment
+    folder: Path
+    form: str = ""
+    _lines: dict[str, dict[str, Any]] = field(default_factory=dict)  # by case, as JSON
+    _settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by fingerprint
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        if not self.path.exists():
+            return
+        stored = json.loads(self.path.read_text(encoding="utf-8"))
+        self.form = stored["form"]
+        self._lines = {json.dumps(line["case"]): line for line in stored["runs"]}
+        shared = stored["shared_settings"]
+        self._settings = {key: {**shared, **own} for key, own in stored["settings"].items()}
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the file."""
+        return self.folder / f"{self.experiment.name}.json"
+
+    @property
+    def runs(self) -> Runs:
+        """Return the runs that ended without an error."""
+        ended = [line for line in self._lines.values() if "values" in line]
+        return Runs(tuple(Run(line["case"], line["values"]) for line in ended))
+
+    @property
+    def failed(self) -> list[str]:
+        """Return the errors of failed runs."""
+        return [line["error"] for line in self._lines.values() if "error" in line]
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Return everything stored of each run."""
+        return list(self._lines.values())
+
+    def stale(self) -> list[Mapping[str, Any]]:
+        """Return the cases whose settings have other values today."""
+        cases = [line for line in self._lines.values() if self._is_stale(line)]
+        return [line["case"] for line in cases]
+
+    def _is_stale(self, line: Mapping[str, Any]) -> bool:
+        try:
+            return bool(line["settings"] != self.experiment.fingerprint(line["case"]))
+        except Exception:  # the case isn't valid any more
+            return True
+
+    def changed(self) -> list[str]:
+        """Return the names of settings that stale runs had with other values."""
+        names: dict[str, None] = {}
+        for case in self.stale():
+            line = self._lines[json.dumps(case)]
+            now, then = self.experiment.settings_of(case), self._settings[line["settings"]]
+            names |= dict.fromkeys(k for k in {**then, **now} if then.get(k) != now.get(k))
+        return list(names)
+
+    def missing(self, cases: list[Case]) -> list[Case]:
+        """Return cases that have no run, or a failed or stale one."""
+        lines = [(case, self._lines.get(json.dumps(case))) for case in cases]
+        return [c for c, line in lines if not line or "error" in line or self._is_stale(line)]
+
+    def start(self, form: str, cases: list[Case]) -> None:
+        """Keep only the runs of these cases."""
+        self.form = form
+        keys = [json.dumps(case) for case in cases]
+        self._lines = {key: self._lines[key] for key in keys if key in self._lines}
+
+    def add(self, case: Case, seconds: float, **result: Any) -> None:
+        """Add a run and write the file.
+
+        Args:
+            seconds: its duration.
+            result: ``values`` or ``error``.
+        """
+        known = self.experiment.fingerprint(case)
+        line = {"case": dict(case), "settings": known, "seconds": round(seconds, 1)}
+        line |= {"commit": commit(), "machine": machine(), **result}
+        with self._lock:
+            self._settings[known] = self.experiment.settings_of(case)
+            self._lines[json.dumps(case)] = line
+            self._write()
+
+    def _write(self) -> None:
+        used = {line["settings"]: self._settings[line["settings"]] for line in self.lines}
+        first, *others = used.values()
+        shared = {k: v for k, v in first.items() if all(o.get(k, o) == v for o in others)}
+        own = {h: {k: v for k, v in s.items() if k not in shared} for h, s in used.items()}
+        head = {"experiment": self.experiment.name, "form": self.form, "shared_settings": shared}
+        parts = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()]
+        settings = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in own.items())
+        runs = ",\n".join(f"  {json.dumps(line)}" for line in self.lines)
+        parts += [f'"settings": {{\n{settings}\n}}', f'"runs": [\n{runs}\n]']
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_text(self.path, "{" + ",\n".join(parts) + "}\n")
+
+
+def commit() -> str:
+    """Return the abbreviated commit of this checkout; empty outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,97 @@
+"""Generates the results book: for every claim of a source document, a verdict from runs.
+
+    python benchmarks/results.py                     # all pages, for hours
+    python benchmarks/results.py impala --quick      # one page, for minutes
+    python benchmarks/results.py --report            # only rewrite the pages
+    python benchmarks/results.py --output docs/results   # update the documentation
+
+Runs that are stored in OUTPUT/data are not repeated, unless they failed or a setting that they
+depend on has another value today. --first-seed repeats everything with other seeds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from book.experiment import Form
+from book.index import write_index
+from book.page import Page, counts, findings, render
+from book.running import run_missing
+from rich.console import Console
+
+from headrace.errors import ConfigError
+from headrace.rundir.atomic_files import replace_text
+from headrace.studies.machine import head, wide_console
+
+Name = Literal["impala", "impact", "ddppo", "clusterenv", "lesson", "peers"]
+NAMES: tuple[Name, ...] = ("impala", "impact", "ddppo", "clusterenv", "lesson", "peers")
+
+
+@dataclass(frozen=True)
+class Args:
+    """Run what is missing and write the pages; see the module's docstring."""
+
+    pages: Annotated[tuple[Name, ...], tyro.conf.Positional] = NAMES
+    """Pages to write."""
+    quick: bool = False
+    """Run the reduced form."""
+    first_seed: int = 0
+    """First seed of all experiments."""
+    report: bool = False
+    """Run nothing."""
+    experiments: tuple[str, ...] = ()
+    """Run only these experiments; empty: all of the pages."""
+    output: Path = Path("runs/results")
+    """Folder of the pages; the data are in its folder data."""
+
+
+def page_named(name: str) -> Page:
+    """Return a page.
+
+    Raises:
+        ConfigError: a page's rows and experiments don't fit together.
+    """
+    page: Page = importlib.import_module(f"book.{name}").PAGE
+    known = {experiment.name for experiment in page.experiments}
+    for row in page.rows:
+        for missing in set(row.experiments) - known:
+            raise ConfigError(f"row {row.where!r} of {name} needs {missing!r}, which is unknown")
+    return page
+
+
+def write(page: Page, args: Args, form: Form, console: Console) -> int:
+    """Run what is missing and write a page. Return the number of failed runs."""
+    data = page.data(args.output / "data")
+    for name, one in data.items():
+        if not args.report and (not args.experiments or name in args.experiments):
+            run_missing(page.name, one, form.name, one.experiment.cases(form), console)
+    replace_text(args.output / f"{page.name}.md", render(page, data))
+    found = findings(page, data)
+    told = ", ".join(f"{n} {verdict}" for verdict, n in counts(found).items() if n)
+    stale = sum(bool(one.stale) for one in found)
+    console.print(f"{args.output / page.name}.md: {told}" + f"; {stale} stale" * bool(stale))
+    return sum(len(one.failed) for one in data.values())
+
+
+def main(args: Args) -> int:
+    """Write the pages. Return 1 if runs failed."""
+    console, form, begin = wide_console(), Form(args.quick, args.first_seed), time.monotonic()
+    head(__doc__, f"pages: {', '.join(args.pages)}; form: {form.name}", console)
+    args.output.mkdir(parents=True, exist_ok=True)
+    failed = sum(write(page_named(name), args, form, console) for name in args.pages)
+    write_index([page_named(name) for name in NAMES], args.output)
+    console.print(f"{(time.monotonic() - begin) / 60:.1f} minutes; {failed} failed runs")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Args, description=__doc__)))
+    except ConfigError as error:
+        sys.exit(f"results.py: {error}")

@@ -13,6 +13,8 @@
 #   test-browser         test reports in Chromium; fails if it is missing
 #   test-integrations    test Weights & Biases, MLflow and Hugging Face callbacks, offline
 #   test-elsewhere       run the snippets of other libraries in docs/migrating.md
+#   results-quick        repeat the experiments of docs/results in a reduced form, within an hour, and
+#                        write the pages to runs/results-quick
 #   lowest               run core tests with the lowest versions that pyproject.toml allows
 #   lint                 check style and types
 #   lines                count lines by part
@@ -26,8 +28,8 @@ BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
 .PHONY: train test test-torch test-ray test-browser test-full test-clusters test-clusters-full \
-	cluster-packages test-integrations test-elsewhere lowest lint site site-browser site-version \
-	wheel lines clean
+	cluster-packages test-integrations test-elsewhere results-quick lowest lint site site-browser \
+	site-version wheel lines clean
 
 train: .venv/core
 	$(BIN)/headrace train appo --recipe cartpole
@@ -64,6 +66,9 @@ test-integrations: .venv-integrations/installed
 test-elsewhere:
 	mkdir -p .venv-elsewhere
 	$(PYTHON) docs/_site/elsewhere.py .venv-elsewhere
+
+results-quick: .venv/installed
+	$(BIN)/python benchmarks/results.py --quick --output runs/results-quick
 
 lowest: .venv-lowest/installed
 	$(LOWEST)/python -m pytest tests/spaces tests/nn tests/envs tests/games tests/rundir tests/test_cli.py \

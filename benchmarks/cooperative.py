@@ -4,7 +4,7 @@
     python benchmarks/cooperative.py --games spread --seeds 0 1 2 3 4
 
 Finished runs aren't repeated, and interrupted runs are resumed. Returns are in the units of the
-publications; docs/results.md explains the conversion.
+publications; docs/results/studies.md explains the conversion.
 """
 
 from __future__ import annotations

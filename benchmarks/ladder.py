@@ -30,7 +30,7 @@ from headrace.rundir.files import read_jsonl
 from headrace.studies.children import Children
 from headrace.studies.machine import wide_console
 
-PAGE = "results.md"
+PAGE = "results/studies.md"
 RUNGS: dict[str, dict[str, Any]] = {
     "the recipe": {},
     "papers' literal form": {"no_scale_free": True, "normalize_advantage": False},
@@ -63,7 +63,7 @@ class Args:
     """Only report existing runs."""
     output: Path = Path("runs/ladder")
     docs: Path | None = None
-    """Folder whose results.md is updated with the table between its markers."""
+    """Folder whose results/studies.md is updated with the table between its markers."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "steps", "jobs"):

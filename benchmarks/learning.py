@@ -85,7 +85,7 @@ class Args:
     output: Path = Path("runs/learning")
     """Folder for the runs, report.md and learning_suite.png."""
     docs: Path | None = None
-    """Folder whose results_learning.md is updated with the report, and with the plot."""
+    """Folder whose results/learning.md is updated with the report, and with the plot."""
 
     def __post_init__(self) -> None:
         known = {"groups": GROUPS, "tasks": ["", *TASKS], "algos": [*OWN, *PEERS]}

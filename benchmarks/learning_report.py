@@ -21,7 +21,7 @@ from headrace.studies.statistics import Estimate, improvement, interquartile
 FRACTIONS = [i / 20 for i in range(1, 21)]
 COLORS = {"appo": "C0", "impala": "C1", "ppo": "C2", "impact": "C3", "a2c": "C4", "a3c": "C6"}
 GREYS = {"sb3": "0.2", "sb3-default": "0.4", "cleanrl": "0.6"}
-PAGE, DATA = "results_learning.md", "learning_suite.csv"
+PAGE, DATA = "results/learning.md", "learning_suite.csv"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -188,6 +188,6 @@ def report(files: Sequence[Path], output: Path, docs: Path | None, console: Cons
             draw(suite, folder / "learning_suite.png")
         show(summary, "Interquartile mean of scores", console, wrap=True)
     if docs is not None:
-        fill_in(docs / PAGE, text)
+        fill_in(docs / PAGE, text.replace("](learning_suite", "](../learning_suite"))
     written = ", ".join(str(folder) for folder in folders)
     console.print(f"{len(runs)} of {len(files)} runs reported, in {written}", soft_wrap=True)

@@ -30,7 +30,7 @@ class Args:
     """Number of training runs."""
     first_seed: int = 100
     """First seed. Settings were chosen with other seeds than 100, 101 and 102, whose results are in
-    docs/results_learning.md.
+    docs/results/learning.md.
     """
     total_steps: int | None = None
     """Steps of each training run; None: the recipe's."""

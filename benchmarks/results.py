@@ -3,7 +3,7 @@
     python benchmarks/results.py                     # all pages, for hours
     python benchmarks/results.py impala --quick      # one page, for minutes
     python benchmarks/results.py --report            # only rewrite the pages
-    python benchmarks/results.py --output docs/results   # update the documentation
+    python benchmarks/results.py --output docs/results   # update the documentation and README
 
 Runs that are stored in OUTPUT/data are not repeated, unless they failed or a setting that they
 depend on has another value today. --first-seed repeats everything with other seeds.
@@ -11,7 +11,6 @@ depend on has another value today. --first-seed repeats everything with other se
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ import tyro
 from book.experiment import Form
 from book.index import write_index
 from book.page import Page, counts, findings, render
+from book.readme import page_named
+from book.readme import write as write_readme
 from book.running import run_missing
 from rich.console import Console
 
@@ -30,6 +31,7 @@ from headrace.rundir.atomic_files import replace_text
 from headrace.studies.machine import head, wide_console
 
 Name = Literal["impala", "impact", "ddppo", "clusterenv", "lesson", "peers"]
+DOCS = Path(__file__).parents[1].resolve() / "docs"
 NAMES: tuple[Name, ...] = ("impala", "impact", "ddppo", "clusterenv", "lesson", "peers")
 
 
@@ -49,20 +51,6 @@ class Args:
     """Run only these experiments; empty: all of the pages."""
     output: Path = Path("runs/results")
     """Folder of the pages; the data are in its folder data."""
-
-
-def page_named(name: str) -> Page:
-    """Return a page.
-
-    Raises:
-        ConfigError: a page's rows and experiments don't fit together.
-    """
-    page: Page = importlib.import_module(f"book.{name}").PAGE
-    known = {experiment.name for experiment in page.experiments}
-    for row in page.rows:
-        for missing in set(row.experiments) - known:
-            raise ConfigError(f"row {row.where!r} of {name} needs {missing!r}, which is unknown")
-    return page
 
 
 def write(page: Page, args: Args, form: Form, console: Console) -> int:
@@ -86,6 +74,8 @@ def main(args: Args) -> int:
     args.output.mkdir(parents=True, exist_ok=True)
     failed = sum(write(page_named(name), args, form, console) for name in args.pages)
     write_index([page_named(name) for name in NAMES], args.output)
+    if args.output.resolve() == DOCS / "results":
+        write_readme(DOCS.parent / "README.md", args.output / "data")
     console.print(f"{(time.monotonic() - begin) / 60:.1f} minutes; {failed} failed runs")
     return 1 if failed else 0
 

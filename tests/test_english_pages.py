@@ -10,6 +10,10 @@ from english import num_words, page_problems, prose, sentences
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
+GENERATED = {  # from stored runs; of any length in all
+    f"docs/results/{name}.md"
+    for name in ("impala", "impact", "ddppo", "clusterenv", "lesson", "peers", "index")
+}
 OTHERS = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]  # of any length
 MOST_WORDS = 2_500
 MOST_WORDS_IN_ALL = 38_000
@@ -35,7 +39,8 @@ def test_the_readme_is_short():
 
 
 def test_the_pages_are_short_in_all():
-    assert sum(len(text_of(page).split()) for page in PAGES[1:]) <= MOST_WORDS_IN_ALL
+    written = [page for page in PAGES[1:] if page not in GENERATED]
+    assert sum(len(text_of(page).split()) for page in written) <= MOST_WORDS_IN_ALL
 
 
 def test_the_changelog_keeps_its_format():

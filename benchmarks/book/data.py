@@ -76,7 +76,11 @@ class Data:
         names: dict[str, None] = {}
         for case in self.stale():
             line = self._lines[json.dumps(case)]
-            now, then = self.experiment.settings_of(case), self._settings[line["settings"]]
+            then = self._settings[line["settings"]]
+            try:
+                now = self.experiment.settings_of(case)
+            except Exception:  # as in _is_stale
+                continue
             names |= dict.fromkeys(k for k in {**then, **now} if then.get(k) != now.get(k))
         return list(names)
 

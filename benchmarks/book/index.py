@@ -11,7 +11,7 @@ from headrace.studies.machine import markdown
 
 _TEXT = """# Results
 
-Each page lists the tables, figures and claims of one source document, what was run to test them,
+Each page lists the tables, plots and claims of one source document, what was run to test them,
 and the verdict. Pages are generated from stored runs; every command is at the top of its page.
 
 {pages}

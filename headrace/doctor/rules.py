@@ -1,7 +1,7 @@
 """The table of rules: name, check and remedy of each problem.
 
 Thresholds were chosen on other seeds than those that ``benchmarks/doctor.py`` reports (see
-docs/results_learning.md).
+docs/results/learning.md).
 """
 
 from __future__ import annotations

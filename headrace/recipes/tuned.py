@@ -128,7 +128,7 @@ def orbital(algorithm: str = "appo") -> Config:
     keep the two sides from settling on an answer to only one way to play. Each snapshot that plays
     in an actor costs a forward pass at each step, for which many columns are cheaper than few.
     After two and a half minutes on two cores it beat each scripted player by 30 points of a game or
-    more, 21 standard errors at least, with three seeds out of three (``docs/results_learning.md``
+    more, 21 standard errors at least, with three seeds out of three (``docs/results/learning.md``
     has the matches and their command).
     """
     algos = {

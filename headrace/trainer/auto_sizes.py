@@ -32,7 +32,7 @@ _SLOW_S = 1e-3  # above, an environment may wait for I/O while others act
 _WAITING = 4  # largest number of actors per core where environments wait
 _UPDATE_S = 1.5  # updates longer than this reduce the number of environments
 _HERE = LocalProber()
-FEWEST_STEPS = 500  # fewest optimiser steps of a successful run (docs/results_learning.md)
+FEWEST_STEPS = 500  # fewest optimiser steps of a successful run (docs/results/learning.md)
 _MOST_PARTS = 4  # largest multi-task batch, in batches of a single task
 _TRIES = 32  # batch sizes tried in search of the nearest valid one
 

@@ -155,8 +155,8 @@ def test_a_task_that_lacks_a_run_is_told_but_not_aggregated(scores, pages):
 
 
 def test_the_page_is_filled_in_between_its_markers(pages, tmp_path):
-    page = tmp_path / "results_learning.md"
-    page.write_text((ROOT / "docs/results_learning.md").read_text())
+    page = tmp_path / "learning.md"
+    page.write_text((ROOT / "docs/results/learning.md").read_text())
     head, _, rest = page.read_text().partition(pages.BEGIN)
     tail = rest.partition(pages.END)[2]
     for text in ("first", "second"):

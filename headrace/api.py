@@ -75,7 +75,7 @@ def train(
         ConfigError: a setting is unknown or invalid; no process was started.
     """
     overrides: dict[str, Any] = dict(settings)
-    check_order(env, algo)
+    check_order(env, algo, "train")
     algo = cast("Hyperparameters | None", instance(algo))
     for name in overrides:
         if name not in {f.name for f in dataclasses.fields(Config)}:

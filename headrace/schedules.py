@@ -151,6 +151,11 @@ def of(settings: Any) -> dict[str, ScheduleBase]:
     }
 
 
+def possible(kind: Any) -> list[str]:
+    """Return the names of an algorithm's settings that may be schedules."""
+    return [name for name in float_fields(kind) if name not in kind.FIXED]
+
+
 def highest(value: Any) -> Any:
     """Return the highest value of a schedule, or the number itself."""
     return max(value.samples()) if isinstance(value, ScheduleBase) else value

@@ -50,6 +50,18 @@ def test_rows_of_numbers_take_commas_and_blanks(text):
     assert config(*words, "--seed", "1").network.hidden == (32, 64)
 
 
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--noise-color", r"a number such as 0\.01\."),  # not a schedule
+        ("--lr", "or points of a schedule"),
+    ],
+)
+def test_a_schedule_is_suggested_only_where_it_is_valid(flag, words):
+    with pytest.raises(ConfigError, match=words):
+        config(flag, "pink")
+
+
 def test_short_names_and_schedules():
     found = config("--lr", "3e-4", "--env", "Acrobot-v1", "--clip", "0:0.2,1:0.1", "--epochs=1e1")
     assert (found.algo.learning_rate, found.env) == (3e-4, "Acrobot-v1")

@@ -156,3 +156,13 @@ def test_settings_are_written_as_the_caller_does():
 def test_an_algorithm_in_the_place_of_the_environment_is_named(env):
     with pytest.raises(ConfigError, match=r"is an algorithm, .* write hr\.train"):
         hr.train(env, "CartPole-v1", **TINY)
+
+
+def test_a_config_names_an_algorithm_in_the_place_of_the_environment():
+    with pytest.raises(ConfigError, match=r"write hr\.Config\('CartPole-v1', 'ppo'\)"):
+        hr.Config("ppo", "CartPole-v1")
+
+
+def test_an_unknown_setting_of_the_run_is_shown_with_its_own_algorithm():
+    with pytest.raises(ConfigError, match=r"belongs to the algorithm: PPO\(clip=…\)"):
+        hr.Config("CartPole-v1", hr.PPO(), clip=0.1)

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import tyro
 
+from headrace import schedules
 from headrace.config import Config
 from headrace.errors import ConfigError, nearest
 from headrace.validation import owners
-from headrace.validation.fields import float_fields
 from headrace.validation.flag_rewrites import flags_of, names_of, rewritten
 from headrace.validation.type_checks import ScheduleBase
 
@@ -90,7 +90,7 @@ def named(
         raise ConfigError(
             f"{argv[0]!r} must come after a flag; an environment is --env-id {argv[0]}"
         )
-    argv, scheduled = rewritten(argv, known, float_fields(type(default.algo)))
+    argv, scheduled = rewritten(argv, known, schedules.possible(type(default.algo)))
     given = {a.split("=")[0].replace("_", "-") for a in argv if a.startswith("--")}
     _check_known(given - {"--help"}, known, prog)
     groups = {name: [f for f in flags if f.names & given] for name, flags in every.items()}

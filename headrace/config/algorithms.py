@@ -107,8 +107,8 @@ def instance(algo: Any) -> Any:
     return find(algo)() if isinstance(algo, str) else algo
 
 
-def check_order(env: Any, algo: Any) -> None:
-    """Raise ConfigError if an algorithm was given as the environment, the first argument."""
+def check_order(env: Any, algo: Any, function: str) -> None:
+    """Raise ConfigError if ``function`` got an algorithm as the environment, the first argument."""
     is_class = isinstance(env, type) and issubclass(env, Hyperparameters)
     is_name = isinstance(env, str) and env.lower() in ALGORITHMS
     if not (is_name or is_class or isinstance(env, Hyperparameters)):
@@ -118,7 +118,7 @@ def check_order(env: Any, algo: Any) -> None:
     second = shown(env) if is_name else f"hr.{kind.__name__}()"
     raise ConfigError(
         f"env={second} is an algorithm, but the environment is the first argument; write "
-        f"hr.train({first}, {second})"
+        f"hr.{function}({first}, {second})"
     )
 
 

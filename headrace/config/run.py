@@ -223,6 +223,7 @@ class Config:
     """Write a line per update and learner; None: with 2 to 32 learners."""
 
     def __post_init__(self) -> None:
+        algorithms.check_order(self.env, self.algo, "Config")
         object.__setattr__(self, "algo", algorithms.instance(self.algo))
         algorithms.check(self.algo)
         object.__setattr__(self, "policies", written(self.policies))

@@ -25,7 +25,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from headrace.errors import CheckpointError, HeadraceError, shown
+from headrace.errors import CheckpointError, HeadraceError, setting, shown
 from headrace.nn.encoder import least_bytes
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
@@ -108,7 +108,7 @@ def export(config: dict[str, Any], policy: AnyPolicy, path: Path) -> Path:
     Raises:
         CheckpointError: the path contains something else, or can't be written.
     """
-    ours = {*checksums.POLICY_FILES, checksums.NAME}
+    path, ours = path.expanduser(), {*checksums.POLICY_FILES, checksums.NAME}
     with checkpoint_errors(path):
         if path.exists() and (not path.is_dir() or {x.name for x in path.iterdir()} - ours):
             raise CheckpointError(f"{path} exists and is not a saved policy: choose another path")
@@ -374,9 +374,14 @@ def load_trainer(folder: Path) -> dict[str, Any]:
     """Load ``trainer.pt`` of a checkpoint folder; only tensors and plain values are read.
 
     Raises:
-        CheckpointError: it is missing or corrupt.
+        CheckpointError: it is missing or corrupt, or the folder holds a policy alone.
     """
     file = folder / "trainer.pt"
+    if not os.path.lexists(file) and checksums.is_policy_alone(folder):
+        raise CheckpointError(
+            f"{folder} is a policy without its training state: resume its run's directory, or "
+            f"start another run from it with {setting('init_from', repr(str(folder)))}"
+        )
     _verify(folder, "trainer.pt")
     try:
         return training_state.read(file, checksums.root_of(folder))

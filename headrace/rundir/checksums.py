@@ -44,7 +44,7 @@ def fault(folder: Path, *names: str) -> tuple[Path, str] | None:
     if not os.path.lexists(file):
         return None
     try:
-        saved = _parse(safe_files.read_bytes(file, safe_files.TEXT_BYTES, root).decode("ascii"))
+        saved = _read(file, root)
     except (OSError, ValueError) as error:
         return file, str(error)
     for name in names:
@@ -59,6 +59,14 @@ def fault(folder: Path, *names: str) -> tuple[Path, str] | None:
     return None
 
 
+def is_policy_alone(folder: Path) -> bool:
+    """Return True if the file of checksums lists a policy's files and no training state."""
+    try:
+        return tuple(_read(folder / NAME, root_of(folder))) == POLICY_FILES
+    except (OSError, ValueError):
+        return False
+
+
 def is_whole(folder: Path) -> bool:
     """Return True if all files of a checkpoint pass verification."""
     names = FILES if folder.name.startswith("step_") else POLICY_FILES
@@ -71,6 +79,10 @@ def _sha256(file: Path, root: Path) -> str:
         while block := opened.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _read(file: Path, root: Path) -> dict[str, str]:
+    return _parse(safe_files.read_bytes(file, safe_files.TEXT_BYTES, root).decode("ascii"))
 
 
 def _parse(content: str) -> dict[str, str]:

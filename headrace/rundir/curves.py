@@ -68,7 +68,8 @@ def read_run(path: Path) -> RunCurves:
     if not lines["metrics"]:
         runs = sorted(str(file.parent) for file in path.glob("*/metrics.jsonl"))
         hint = f". Did you mean {', '.join(runs[:3])}{', …' if runs[3:] else ''}?" if runs else ""
-        raise CheckpointError(f"{path} has no metrics to plot (metrics.jsonl){hint}")
+        why = "has no metrics to plot (metrics.jsonl)" if path.exists() else "does not exist"
+        raise CheckpointError(f"{path} {why}{hint}")
     try:
         described = safe_files.read_json(path / "config.json")
         values = described["config"]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from headrace import schedules
 from headrace.config import Config
 from headrace.config.algorithms import find
 from headrace.envs.names import env_name
@@ -16,7 +17,6 @@ from headrace.nn.network import Network
 from headrace.recipes import take_recipe
 from headrace.rundir.config_file import replaced
 from headrace.trainer.auto_sizes import choose
-from headrace.validation.fields import float_fields
 from headrace.validation.flag_rewrites import flags_of, rewritten
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def parse(kind: type[T], prog: str, argv: Sequence[str], default: Config, **fixe
     base = dataclasses.replace(default, algo=find(name)())
     config, rest = take_recipe(rest, base.algo_name, base)
     names = flags_of(kind, Config, Network, type(base.algo))
-    rest, scheduled = rewritten(rest, names, float_fields(type(base.algo)))
+    rest, scheduled = rewritten(rest, names, schedules.possible(type(base.algo)))
     study: Any = tyro.cli(
         kind,
         prog=prog,

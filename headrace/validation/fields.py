@@ -156,7 +156,8 @@ def _bind(
     allowed = signature.parameters
     if not any(p.kind is p.VAR_KEYWORD for p in allowed.values()):
         for unknown in values.keys() - allowed.keys():
-            words = owners.explained(unknown, allowed)
+            algorithm = owners.algorithm_in([*args, *values.values()])
+            words = owners.explained(unknown, allowed, algorithm)
             raise ConfigError(f"setting {unknown!r} is unknown to {name}.{words}")
     try:
         return signature.bind(*args, **values)

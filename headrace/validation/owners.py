@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from headrace.errors import nearest
@@ -39,6 +39,12 @@ def explained(name: str, known: Collection[str], algorithm: Any = None) -> str:
     for close in difflib.get_close_matches(name, sorted(every), 1, _CLOSE):
         return f" Did you mean {close!r}?{'' if close in known else hint(close, algorithm)}"
     return nearest(name, known)
+
+
+def algorithm_in(arguments: Iterable[Any]) -> Any:
+    """Return the class of the algorithm among a call's arguments; None without one."""
+    kinds = tuple(_resolved(_ALGORITHMS).values())
+    return next((type(argument) for argument in arguments if isinstance(argument, kinds)), None)
 
 
 def hint(name: str, algorithm: Any = None) -> str:

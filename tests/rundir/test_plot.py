@@ -197,6 +197,8 @@ def test_what_cannot_be_drawn_is_said(write, tmp_path, capsys):
     run = write("a")
     with pytest.raises(CheckpointError, match=r"has no metrics.*Did you mean .*/a\?"):
         plot([tmp_path])
+    with pytest.raises(CheckpointError, match="nowhere does not exist"):
+        plot([tmp_path / "nowhere"])
     for output in (tmp_path / "no" / "x.png", tmp_path / "x.nothing"):
         with pytest.raises(ConfigError, match=r"output='.*' can't be written"):
             plot([run], output)

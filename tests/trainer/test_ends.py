@@ -125,7 +125,7 @@ def test_weights_that_are_not_finite_are_never_saved(trainer, capsys):
     assert checkpoint.find(trainer.run_dir) == good
 
 
-def test_a_policy_is_saved_to_a_folder_of_choice_between_results(trainer, tmp_path):
+def test_a_policy_is_saved_to_a_folder_of_choice_between_results(trainer, tmp_path, monkeypatch):
     (tmp_path / "best").mkdir()  # as scripts create it
     for result in trainer:
         if result.updates in (2, 3):
@@ -136,8 +136,12 @@ def test_a_policy_is_saved_to_a_folder_of_choice_between_results(trainer, tmp_pa
             break
     loaded = hr.load(tmp_path / "best").state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in saved.items())
+    with pytest.raises(CheckpointError, match="a policy without its training state: resume"):
+        hr.resume(tmp_path / "best")
     with pytest.raises(CheckpointError, match="is not a saved policy"):
         trainer.save(trainer.run_dir)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert trainer.save("~/home") == tmp_path / "home"
     trainer.close()
 
 

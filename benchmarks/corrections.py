@@ -95,14 +95,10 @@ def cases_of(args: Args) -> list[Case]:
     return grid(settings, **axes, seed=range(args.seeds))
 
 
-def train(case: Case) -> dict[str, Any]:
-    """Run a case in this process. Return its results, with the learning curve as ``curve``."""
-    import torch
-
+def config_of(case: Case) -> Any:
+    """Return the settings of a case; its forced lag isn't one of them."""
     import headrace as hr
-    from headrace.envs.names import resolve
 
-    torch.set_num_threads(1)
     names = ("correction", "replay_fraction", "learning_rate", "gamma", "lam", "reward_scale")
     algo = hr.IMPALA(
         replay_capacity=case["replay_updates"] * case["num_envs"],
@@ -112,27 +108,42 @@ def train(case: Case) -> dict[str, Any]:
         lr_schedule="constant",
         **{name: case[name] for name in (*names, "entropy_coef")},
     )
-    config = hr.Config(
+    return hr.Config(
         case["env_id"], algo, num_actors=1, envs_per_actor=case["num_envs"],
         fragment_length=case["fragment_length"], transport="serial", seed=case["seed"],
         total_steps=case["total_steps"], scale_free=False,
     )  # fmt: skip
-    policy, result = _train(config, resolve(config.env), case["forced_lag"])
+
+
+def train(case: Case) -> dict[str, Any]:
+    """Run a case in this process. Return its results, with the learning curve as ``curve``."""
+    import torch
+
+    import headrace as hr
+
+    torch.set_num_threads(1)
+    config = config_of(case)
+    policy, result = train_late(config, case["forced_lag"])
     torch.manual_seed(case["seed"])  # of the sampled actions of the evaluation
     evaluation = hr.evaluate(policy, config.env, 100, deterministic=False)
     return result | {"evaluation_return": evaluation.mean}
 
 
-def _train(config: Any, env: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]:
-    """Trainer's loop, except that weights are published ``forced_lag`` updates late."""
+def train_late(config: Any, forced_lag: int) -> tuple[Any, dict[str, Any]]:
+    """Train with weights that are published ``forced_lag`` updates late.
+
+    The learning rate falls linearly to 0. Return the policy and the results.
+    """
     import torch
 
     import headrace as hr
     from headrace.actors.rollout_source import RolloutSource
+    from headrace.envs.names import resolve
     from headrace.learner.batches import gather
     from headrace.learner.learner import Learner
     from headrace.rundir.episodes import Episodes
 
+    env = resolve(config.env)
     with contextlib.closing(hr.make_vec(env, 1)) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
     torch.manual_seed(config.seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from book import impala_runs
 from book.page import Page
 
-PAGE = Page("impala", "impala", source="", rows=(), experiments=())
+EXPERIMENTS = impala_runs.EXPERIMENTS
+PAGE = Page("impala", "IMPALA", source="", rows=(), experiments=EXPERIMENTS)

@@ -48,7 +48,7 @@ def values_of(summary: Mapping[str, Any], lines: Sequence[Mapping[str, float]]) 
         area = float(np.sum(heights * np.diff(steps)) / (steps[-1] - steps[0]))
     return {
         "final_return": summary["episodic_return"],
-        **evaluations(summary["evaluation"]),
+        **evaluations(summary.get("evaluation")),
         "area": area,
         "peak_return": float(returns.max()) if len(returns) else None,
         "env_steps": summary["env_steps"],

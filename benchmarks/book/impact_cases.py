@@ -1,0 +1,205 @@
+"""Trainings of the page impact, in the proportions of the paper's Tables 1 and 2."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import headrace as hr
+from book.experiment import Case, Experiment, Form
+from book.impact_envs import Regulator, Simulator
+from book.training import trained
+from headrace.algos import ALGORITHMS
+
+STALE = 160  # optimiser steps between two fetches of weights, two periods of the target network
+PASSES = (1, 2, 4, 8, 16, 32)
+WORKERS = (1, 2, 4, 8)
+COMPARED = ("IMPACT", "IMPALA", "PPO")
+STEP_S = 2e-4  # as long as a step of HalfCheetah in MuJoCo
+
+_OF_ALL: dict[str, Any] = {"lr_schedule": "constant", "lam": 0.95, "max_grad_norm": 0.5}
+_CONTINUOUS: dict[str, Any] = {
+    "gamma": 0.99, "learning_rate": 1e-3, "noise_color": 0.0, "clip": 0.4
+}  # fmt: skip
+_DISCRETE: dict[str, Any] = {"clip": 0.3, "entropy_coef": 0.01}
+TASKS: dict[str, dict[str, Any]] = {
+    "Pendulum-v1": {**_CONTINUOUS, "gamma": 0.9, "learning_rate": 3e-3},
+    "regulator": {**_CONTINUOUS, "gamma": 0.9, "learning_rate": 3e-3},
+    "HalfCheetah-v5": _CONTINUOUS,
+    "Hopper-v5": _CONTINUOUS,
+    "Humanoid-v5": _CONTINUOUS,
+    "CartPole-v1": {**_DISCRETE, "gamma": 0.98, "learning_rate": 3e-3},
+    "LunarLander-v3": {**_DISCRETE, "gamma": 0.999, "lam": 0.98, "learning_rate": 1e-3},
+}
+_LAG = {"max_lag": 2}  # batches that wait for the learner
+_BUFFER: dict[str, Any] = {"buffer_size": 8, "passes": 10, "rho": 2.0, "ratio": "R3", **_LAG}
+_SMALL_BUFFER: dict[str, Any] = {**_BUFFER, "buffer_size": 4, "passes": 2}  # Table 1's
+_ONE_PASS: dict[str, Any] = {"epochs": 1, "minibatches": 1, **_LAG}
+_IMPALA: dict[str, Any] = {**_ONE_PASS, "clip": math.inf, "value_coef": 0.5}
+_APPO: dict[str, Any] = {**_ONE_PASS, "kl_limit": None}
+
+# Changes of IMPACT, or an algorithm with its settings.
+IMPACT: dict[str, dict[str, Any]] = {
+    "IMPACT": {},
+    "R2": {"ratio": "R2"},
+    **{f"K={passes}": {"passes": passes} for passes in PASSES},
+    "N=1": {"buffer_size": 1},
+    "N=16, K=20": {"buffer_size": 16, "passes": 20},
+    "N=1, K=2": {"buffer_size": 1, "passes": 2},
+    "rho=1": {"rho": 1.0},
+    "rho=8": {"rho": 8.0},
+    "R1, stale": {"ratio": "R1"},
+    "R2, stale": {"ratio": "R2"},
+    "R3, stale": {"ratio": "R3"},
+    "t=2": {"t_target": 2},
+    "NK/16": {"t_target": 5},
+    "NK/4": {"t_target": 20},
+    "4 NK": {"t_target": 320},
+    "16 NK": {"t_target": 1280},
+    "not normalised": {"normalize_advantage": False},
+    "annealed": {"lr_schedule": "linear"},
+}
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "IMPALA": ("impala", _IMPALA),
+    "IMPALA, 10 passes": ("impala", {**_IMPALA, "epochs": 10}),
+    "IMPALA, rate / 10": ("impala", _IMPALA),
+    "IMPALA, rate × 10": ("impala", _IMPALA),
+    "APPO": ("appo", _APPO),
+    "APPO, 10 passes": ("appo", {**_APPO, "epochs": 10}),
+    "PPO": ("ppo", {}),
+}
+_RATES = {"IMPALA, rate / 10": 0.1, "IMPALA, rate × 10": 10.0}
+
+
+def algorithm(env: str, variant: str) -> Any:
+    """Return the algorithm of a variant with the settings of a task."""
+    task = TASKS[env]
+    shared = {**_OF_ALL, **task}
+    discrete = "noise_color" not in task
+    if variant in IMPACT:
+        buffer = _SMALL_BUFFER if discrete else _BUFFER
+        return hr.IMPACT(**{**shared, **buffer, **IMPACT[variant]})
+    kind, own = OTHERS[variant]
+    if kind == "ppo" and discrete:
+        own = {"clip": 0.1, "epochs": 2, "minibatches": 10}
+    elif kind == "ppo":
+        own = {"clip": 0.3, "epochs": 10, "minibatches": 5}
+    shared["learning_rate"] *= _RATES.get(variant, 1.0)
+    return ALGORITHMS[kind](**{**shared, **own})
+
+
+def config(case: Case, **changes: Any) -> hr.Config:
+    """Return the settings of a case: 16 environments, and batches of 256 steps.
+
+    PPO's batch is five times as large in continuous tasks, and ten times in others, as in the
+    paper, and split into minibatches of 256.
+    """
+    env, variant = case["env"], case["variant"]
+    parts = 1 if variant != "PPO" else 5 if "noise_color" in TASKS[env] else 10
+    settings: dict[str, Any] = {
+        "env": Regulator if env == "regulator" else env,
+        "num_actors": 4,
+        "envs_per_actor": 4,
+        "fragment_length": 16 * parts,
+        "batch_size": 256 * parts,
+        "weight_sync": f"every-{STALE}" if "stale" in variant else "every",
+        "total_steps": case["total_steps"],
+        "seed": case["seed"],
+        "eval_episodes": 0,
+        "transport": "serial",
+    }
+    return hr.Config(algo=algorithm(env, variant), **{**settings, **changes})
+
+
+def timed(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Train on one core. Return the results, and the share of the time that the core worked."""
+    start, worked = time.monotonic(), time.process_time()
+    values = trained(config(case))
+    share = (time.process_time() - worked) / (time.monotonic() - start)
+    return {**values, "core_share": share}
+
+
+def _cases(env: str, steps: int, variants: tuple[str, ...], seeds: range) -> list[dict[str, Any]]:
+    return [
+        {"env": env, "variant": variant, "total_steps": steps, "seed": seed}
+        for seed in seeds
+        for variant in variants
+    ]
+
+
+def _ratios(form: Form) -> list[dict[str, Any]]:
+    variants = ("R1, stale", "R2, stale", "R3, stale")
+    return _cases("regulator", form.pick(40_000, 300_000), variants, form.seeds(3, 10))
+
+
+def _targets(form: Form) -> list[dict[str, Any]]:
+    variants = ("IMPACT", "t=2", "NK/16", "NK/4", "4 NK", "16 NK", "rho=1", "rho=8")
+    return _cases("regulator", form.pick(40_000, 300_000), variants, form.seeds(3, 10))
+
+
+def _continuous(form: Form) -> list[dict[str, Any]]:
+    env, steps = form.pick(("Pendulum-v1", 50_000), ("HalfCheetah-v5", 1_000_000))
+    variants = (
+        "IMPALA", "APPO", "APPO, 10 passes", "R2", "IMPACT", "PPO", "K=1", "K=2", "K=32", "N=1",
+        "N=16, K=20", "IMPALA, 10 passes", "IMPALA, rate / 10", "IMPALA, rate × 10",
+        "not normalised", "annealed",
+    )  # fmt: skip
+    return _cases(env, steps, variants, form.seeds(3, 5))
+
+
+def _discrete(form: Form) -> list[dict[str, Any]]:
+    env, steps = form.pick(("CartPole-v1", 40_000), ("LunarLander-v3", 1_000_000))
+    variants = (*(f"K={passes}" for passes in PASSES), "N=1, K=2", "N=16, K=20")
+    return _cases(env, steps, variants, form.seeds(3, 5))
+
+
+def _compared(form: Form) -> list[dict[str, Any]]:
+    cartpole = ("CartPole-v1", form.pick(40_000, 200_000))
+    quick = (("Pendulum-v1", 50_000), cartpole)
+    cheetah, hopper, humanoid = (
+        (f"{name}-v5", 2_000_000) for name in ("HalfCheetah", "Hopper", "Humanoid")
+    )
+    full = (*quick, cheetah, hopper, humanoid, ("LunarLander-v3", 1_000_000))
+    of_tasks = [
+        _cases(env, steps, COMPARED, form.seeds(3, 3)) for env, steps in form.pick(quick, full)
+    ]
+    return sorted((case for cases in of_tasks for case in cases), key=lambda case: case["seed"])
+
+
+def in_processes(case: Case) -> hr.Config:
+    """Return the settings of a case with two actor processes, whose steps take longer."""
+    env, fast = case["env"], case["env"] in ("Pendulum-v1", "CartPole-v1")
+    parts = config(case).rollout_steps // 64
+    slow = {"env": Simulator, "env_kwargs": {"env_id": env, "step_s": STEP_S}, "engine": "sync"}
+    sizes = {"num_actors": 2, "envs_per_actor": 8, "fragment_length": 16 * parts}
+    return config(case, transport="shm", **sizes, **(slow if fast else {}))
+
+
+def _workers(form: Form) -> list[dict[str, Any]]:
+    steps = form.pick(5_000, 20_000)
+    return [
+        {"env": "CartPole-v1", "variant": "IMPACT", "workers": n, "total_steps": n * steps,
+         "seed": seed}
+        for seed in form.seeds(3, 5)
+        for n in WORKERS
+    ]  # fmt: skip
+
+
+def of_workers(case: Case) -> hr.Config:
+    """Return the settings of a case with one environment per worker, as in the paper."""
+    slow = {"env_id": case["env"], "step_s": 5 * STEP_S}
+    sizes = {"num_actors": case["workers"], "envs_per_actor": 1, "fragment_length": 32}
+    return config(
+        case, transport="shm", env=Simulator, env_kwargs=slow, engine="sync", batch_size=256,
+        **sizes,
+    )  # fmt: skip
+
+
+RATIOS = Experiment("impact_ratios", _ratios, config)
+TARGETS = Experiment("impact_targets", _targets, config)
+CONTINUOUS = Experiment("impact_continuous", _continuous, config, limit_s=1800)
+DISCRETE = Experiment("impact_discrete", _discrete, config, timed, limit_s=1800)
+COMPARE = Experiment("impact_compared", _compared, in_processes, alone=True, limit_s=3600)
+SCALE = Experiment("impact_workers", _workers, of_workers, alone=True)

@@ -1,0 +1,291 @@
+"""Verdicts of the page impact."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from book.impact_cases import COMPARED, PASSES, WORKERS
+from book.rows import Judgement, Run, Runs, Verdict, more, spread, worst
+
+Data = Mapping[str, Runs]
+Judge = Callable[[Data], Judgement]
+
+_FACTORS = ("NK/16", "NK/4", "4 NK", "16 NK")
+_LEARNT, _TOLERANCE = 0.25, 0.1  # shares of the reference's improvement
+
+
+def of(data: Data, experiment: str, variant: str, name: str) -> list[float]:
+    """Return a value of all seeds of a variant."""
+    return data[experiment].where(variant=variant).values(name)
+
+
+def listed(values: Mapping[str, Sequence[float]]) -> str:
+    """Return names with the spreads of their values."""
+    return ", ".join(f"{name} {spread(each)}" for name, each in values.items())
+
+
+def higher(experiment: str, name: str, best: str, *others: str) -> Judge:
+    """Return a judge: the first variant has a larger value than each of the others."""
+
+    def judge(data: Data) -> Judgement:
+        values = {v: of(data, experiment, v, name) for v in (best, *others)}
+        verdict = worst([more(values[best], values[other]) for other in others])
+        return Judgement(verdict, listed(values))
+
+    return judge
+
+
+def property_holds(holds: bool, result: str) -> Judgement:
+    """Return the judgement of a property that doesn't depend on scale."""
+    return Judgement(Verdict.REPRODUCED if holds else Verdict.REFUTED, result)
+
+
+# -- curves ----------------------------------------------------------------------------------------
+
+
+def curve(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return steps, seconds since the first update, and returns."""
+    steps, seconds, returns = np.array(run.values["curve"]).reshape(-1, 3).T
+    first = run.values["seconds_total"] - run.values["seconds"]
+    share = run.values.get("core_share", 1.0)
+    return steps, (seconds - first) * share, returns
+
+
+def duration(run: Run) -> float:
+    """Return the seconds of a run since its first update."""
+    return float(run.values["seconds"] * run.values.get("core_share", 1.0))
+
+
+def equal_time(runs: Runs, by: str) -> dict[Any, list[float]]:
+    """Return the returns at the time at which the first run ended, by a setting of the cases."""
+    end = min(duration(run) for run in runs)
+
+    def then(run: Run) -> float:
+        _, seconds, returns = curve(run)
+        return float(np.interp(end, seconds, returns))
+
+    return {key: [then(run) for run in each] for key, each in runs.by(by).items()}
+
+
+def improved(run: Run) -> float:
+    """Return the final return above the first point of the curve."""
+    return float(run.values["final_return"] - run.values["curve"][0][2])
+
+
+def dropped(run: Run) -> float:
+    """Return how far the final return is below the highest."""
+    return float(run.values["peak_return"] - run.values["final_return"])
+
+
+# -- figure 3 --------------------------------------------------------------------------------------
+
+
+def target_periods(data: Data) -> Judgement:
+    """Judge Figure 3b: returns with other periods are within a tenth of the improvement."""
+    runs = data["impact_targets"]
+    base = runs.where(variant="IMPACT")
+    margin = -_TOLERANCE * float(np.mean([improved(run) for run in base]))
+    final = {name: of(data, "impact_targets", name, "final_return") for name in _FACTORS}
+    known = base.values("final_return")
+    verdicts = [more(each, known, margin) for each in final.values()]
+    return Judgement(worst(verdicts), listed({"NK": known, **final}))
+
+
+def short_periods(data: Data) -> Judgement:
+    """Judge section 4.1.1: with updates every few steps nothing is learnt."""
+    runs = data["impact_targets"]
+    base, short = ([improved(r) for r in runs.where(variant=v)] for v in ("IMPACT", "t=2"))
+    verdict = more([_LEARNT * x for x in base], short)
+    return Judgement(verdict, f"improvement: {listed({'NK': base, 'every 2 steps': short})}")
+
+
+def unstable(experiment: str, more_so: str, less_so: str) -> Judge:
+    """Return a judge: the first variant falls further from its highest return."""
+
+    def judge(data: Data) -> Judgement:
+        runs = data[experiment]
+        a, b = ([dropped(r) for r in runs.where(variant=v)] for v in (more_so, less_so))
+        return Judgement(more(a, b), f"fall from the peak: {listed({more_so: a, less_so: b})}")
+
+    return judge
+
+
+def both(*judges: Judge) -> Judge:
+    """Return a judge of a claim with several parts."""
+
+    def judge(data: Data) -> Judgement:
+        parts = [one(data) for one in judges]
+        return Judgement(worst([p.verdict for p in parts]), "; ".join(p.result for p in parts))
+
+    return judge
+
+
+# -- figure 4 --------------------------------------------------------------------------------------
+
+
+_K = tuple(f"K={passes}" for passes in PASSES)
+
+
+def _of_passes(data: Data) -> Runs:
+    return Runs(tuple(run for run in data["impact_discrete"] if run.case["variant"] in _K))
+
+
+def best_passes(data: Data) -> Judgement:
+    """Judge Figure 4: K = 2 is best in steps and in time."""
+    of_k = _of_passes(data)
+    area = {k: each.values("area") for k, each in of_k.by("variant").items()}
+    timed = equal_time(of_k, "variant")
+    verdicts = [
+        more(table["K=2"], each)
+        for table in (area, timed)
+        for k, each in table.items()
+        if k != "K=2"
+    ]
+    return Judgement(worst(verdicts), f"mean {listed(area)}; at equal time {listed(timed)}")
+
+
+def both_gain(data: Data) -> Judgement:
+    """Judge section 4.2: some K above 1 is better than K = 1 in steps and in time."""
+    of_k = _of_passes(data)
+    timed = equal_time(of_k, "variant")
+    area = {k: each.values("area") for k, each in of_k.by("variant").items()}
+    found = {
+        k: worst([more(t[k], t["K=1"]) for t in (area, timed)])
+        for k in _K
+        if k in area and k != "K=1"
+    }
+    order = list(Verdict)
+    k = min(found, key=lambda name: order.index(found[name]))
+    tables = {f"{k} in steps": area[k], "K=1": area["K=1"]}
+    times = {f"{k} at equal time": timed[k], "K=1": timed["K=1"]}
+    return Judgement(found[k], f"{listed(tables)}; {listed(times)}")
+
+
+def throughput(data: Data) -> Judgement:
+    """Judge section 4.3: larger K, fewer steps per second."""
+    of_k = data["impact_discrete"]
+    speed = {
+        k: [r.values["env_steps"] / duration(r) for r in of_k.where(variant=k)]
+        for k in ("K=1", "K=2", "K=8", "K=32")
+    }
+    names = list(speed)
+    pairs = itertools.pairwise(names)
+    verdict = worst([more(speed[a], speed[b]) for a, b in pairs])
+    return Judgement(verdict, f"steps/s: {listed(speed)}")
+
+
+def sensitive(data: Data) -> Judgement:
+    """Judge section 4.3: N and K matter in continuous tasks, and N = 16, K = 20 is robust."""
+    area = {v: of(data, "impact_continuous", v, "area") for v in ("N=16, K=20", "K=2", "N=1")}
+    area |= {"N=8, K=10": of(data, "impact_continuous", "IMPACT", "area")}
+    best = "N=16, K=20"
+    verdict = worst([more(area[best], each) for name, each in area.items() if name != best])
+    return Judgement(verdict, f"mean returns: {listed(area)}")
+
+
+# -- comparisons -----------------------------------------------------------------------------------
+
+
+def compared(env: str, other: str, seconds: bool) -> Judge:
+    """Return a judge: IMPACT is ahead of another algorithm on a task.
+
+    Args:
+        seconds: compare returns at equal time, instead of mean returns over equal steps.
+    """
+
+    def judge(data: Data) -> Judgement:
+        runs = data["impact_compared"].where(env=env)
+        if seconds:
+            values = equal_time(runs, "variant")
+        else:
+            values = {v: runs.where(variant=v).values("area") for v in COMPARED}
+        verdict = more(values["IMPACT"], values[other])
+        return Judgement(verdict, f"{env} {listed({v: values[v] for v in ('IMPACT', other)})}")
+
+    return judge
+
+
+def wall_time(data: Data) -> Judgement:
+    """Judge the abstract: IMPACT needs less time than IMPALA to IMPALA's final return."""
+    runs = data["impact_compared"].where(env="CartPole-v1")
+    goal = float(np.mean(runs.where(variant="IMPALA").values("final_return")))
+    needed = {
+        v: [_seconds_to(r, goal) for r in runs.where(variant=v)] for v in ("IMPACT", "IMPALA")
+    }
+    result = f"seconds to a return of {goal:.0f}: {listed(needed)}"
+    return Judgement(more(needed["IMPALA"], needed["IMPACT"]), result)
+
+
+def _seconds_to(run: Run, goal: float) -> float:
+    """Return the seconds to a return; if it is not reached, those of the run."""
+    _, seconds, returns = curve(run)
+    reached = np.flatnonzero(returns >= goal)
+    return float(seconds[reached[0]]) if len(reached) else duration(run)
+
+
+def workers(data: Data) -> Judgement:
+    """Judge Figure 7: more workers reach higher returns in the same time."""
+    values = equal_time(data["impact_workers"], "workers")
+    verdict = more(values[WORKERS[-1]], values[WORKERS[0]])
+    return Judgement(verdict, f"workers: {listed({str(n): v for n, v in values.items()})}")
+
+
+def workers_decline(data: Data) -> Judgement:
+    """Judge Figure 7: each doubling of workers gains less steps per second than the one before."""
+    runs = data["impact_workers"]
+    speed = {n: runs.where(workers=n).values("sps") for n in WORKERS}
+    factor = {
+        f"{n} to {2 * n}": [b / a for a, b in zip(speed[n], speed[2 * n], strict=False)]
+        for n in WORKERS[:-1]
+    }
+    values = list(factor.values())
+    return Judgement(more(values[0], values[-1]), f"steps/s, factor: {listed(factor)}")
+
+
+# -- without training ------------------------------------------------------------------------------
+
+
+def lower_bound(data: Data) -> Judgement:
+    """Judge Figure 10: IMPACT's clipped ratio is nowhere above PPO's."""
+    runs = data["impact_likelihood"]
+    two, one = (max(runs.values(name)) for name in ("above_ppo", "above_ppo_rho_1"))
+    result = f"above it at some action for {two:.0%} of policies with ρ = 2, {one:.0%} with ρ = 1"
+    return property_holds(two == 0, result)
+
+
+def large_where_rare(data: Data) -> Judgement:
+    """Judge appendix E: the ratio π/μ is large where the worker's probability is low."""
+    rare = data["impact_likelihood"].values("large_is_rare")
+    result = f"μ is below a tenth of its peak for {np.mean(rare):.0%} of ratios above 3"
+    return property_holds(min(rare) > 0.9, result)
+
+
+def truncated(data: Data) -> Judgement:
+    """Judge section 3.1: the ratio to the worker's policy is truncated at rho."""
+    above = max(data["impact_likelihood"].values("above_rho"))
+    differs = max(data["impact_likelihood"].values("differs_on_policy"))
+    result = f"above ρ for {above:.0%} of policies; R3 − R2 with μ = π′: {differs:g}"
+    return property_holds(above == 0 and differs == 0, result)
+
+
+def table(*tasks: str) -> Judge:
+    """Return a judge: the recipes hold the columns of a table."""
+
+    def judge(data: Data) -> Judgement:
+        runs = [run for task in tasks for run in data["impact_tables"].where(task=task)]
+        total, wrong = (sum(r.values[name] for r in runs) for name in ("settings", "differing"))
+        return property_holds(wrong == 0, f"{total - wrong} of {total} settings agree")
+
+    return judge
+
+
+def number_of_runs(data: Data) -> Judgement:
+    """Judge Tables 3 and 4: the values are valid settings, as many as the runs."""
+    runs = data["impact_searched"]
+    values, stated = sum(runs.values("values")), sum(runs.values("runs"))
+    agree = all(run.values["values"] == run.values["runs"] for run in runs)
+    return property_holds(agree, f"{values:.0f} values accepted, {stated:.0f} runs stated")

@@ -75,8 +75,12 @@ _CLAIMS = (
 )  # fmt: skip
 _FIGURES = (
     Row(
-        "Figure 3a", "R3 is better than R1 and R2", "regulator, weights of up to 160 steps ago",
-        _RATIOS, higher("impact_ratios", "final_return", "R3, stale", "R1, stale", "R2, stale"),
+        "Figure 3a", "R3 is better than R2", "regulator, weights of up to 160 steps ago",
+        _RATIOS, higher("impact_ratios", "final_return", "R3, stale", "R2, stale"),
+    ),
+    Row(
+        "Figure 3a", "R3 is better than R1", "the same",
+        _RATIOS, higher("impact_ratios", "final_return", "R3, stale", "R1, stale"),
     ),
     Row(
         "Section 4.1", "R1 drops in the middle of training, R3 doesn't", "the same",

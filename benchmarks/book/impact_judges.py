@@ -96,7 +96,7 @@ def target_periods(data: Data) -> Judgement:
 
 
 def short_periods(data: Data) -> Judgement:
-    """Judge section 4.1.1: with updates every few steps nothing is learnt."""
+    """Judge section 4.1.1: updates every few steps prevent learning."""
     runs = data["impact_targets"]
     base, short = ([improved(r) for r in runs.where(variant=v)] for v in ("IMPACT", "t=2"))
     verdict = more([_LEARNT * x for x in base], short)

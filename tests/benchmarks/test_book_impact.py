@@ -1,0 +1,81 @@
+"""benchmarks/book/impact.py: cases, verdicts on stand-in runs, and the checks without training."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def book(benchmark):
+    """The modules of the page, by the end of their name."""
+    names = ("impact", "impact_checks", "impact_judges", "experiment", "rows")
+    return {name: benchmark(f"book.{name}") for name in names}
+
+
+@pytest.mark.filterwarnings("ignore:t_target")  # one of the claims
+@pytest.mark.parametrize("quick", [True, False])
+def test_cases_are_unique_and_valid(book, quick):
+    form = book["experiment"].Form(quick, first_seed=500)
+    for experiment in book["impact"].PAGE.experiments:
+        cases = experiment.cases(form)
+        assert len({json.dumps(case) for case in cases}) == len(cases) > 0
+        assert all(case.get("seed", 500) >= 500 for case in cases)
+        for case in {json.dumps({**case, "seed": 500}): case for case in cases}.values():
+            experiment.settings_of(case)
+
+
+def runs(book, variants, **case):
+    """Return three runs of each variant that reach a return; their speed is steps per second."""
+    made = []
+    for variant, (final, speed) in variants.items():
+        for seed in range(3):
+            top, seconds = final + seed, 100 / speed
+            points = [[s, 2 + s / speed, top * s / 100] for s in range(0, 101, 10)]
+            values = {"final_return": top, "area": top / 2, "peak_return": top + 10 / speed}
+            values |= {"seconds": seconds, "seconds_total": seconds + 2, "curve": points}
+            made.append(book["rows"].Run({"variant": variant, **case, "seed": seed}, values))
+    return book["rows"].Runs(tuple(made))
+
+
+def verdict(judge, experiment, found):
+    return judge({experiment: found}).verdict.value
+
+
+def test_verdicts_follow_from_the_runs(book):
+    judges = book["impact_judges"]
+    better = runs(book, {"R3": (200, 1), "R1": (100, 5), "R2": (50, 1)})
+    judge = judges.higher("x", "final_return", "R3", "R1", "R2")
+    assert verdict(judge, "x", better) == "in kind"
+    assert verdict(judges.higher("x", "final_return", "R2", "R3"), "x", better) == "refuted"
+    assert verdict(judges.unstable("x", "R3", "R2"), "x", better) == "not reproduced"
+    same = {"IMPACT": (100, 1), "NK/16": (99, 1), "NK/4": (100, 1), "4 NK": (101, 1)}
+    for last, expected in ((98, "in kind"), (20, "not reproduced")):
+        found = runs(book, {**same, "16 NK": (last, 1)})
+        assert verdict(judges.target_periods, "impact_targets", found) == expected
+
+
+def test_time_counts_from_the_first_update_until_the_fastest_run_ends(book):
+    judges = book["impact_judges"]
+    found = runs(book, {"IMPACT": (100, 4), "PPO": (100, 1), "IMPALA": (80, 4)}, env="CartPole-v1")
+    at = judges.equal_time(found.where(seed=0), "variant")  # after 25 seconds
+    assert at == {"IMPACT": [100.0], "PPO": [25.0], "IMPALA": [80.0]}
+    for seconds, expected in ((True, "in kind"), (False, "not reproduced")):
+        judge = judges.compared("CartPole-v1", "PPO", seconds)
+        assert verdict(judge, "impact_compared", found) == expected
+    assert verdict(judges.wall_time, "impact_compared", found) == "in kind"
+
+
+def test_clipped_ratio_is_below_ppos_only_with_rho_1(book):
+    found = book["impact_checks"].likelihood_ratios({"policies": 50, "seed": 3})
+    assert (found["above_ppo_rho_1"], found["above_rho"], found["differs_on_policy"]) == (0, 0, 0)
+    assert found["above_ppo"] > 0.9
+
+
+def test_a_setting_that_differs_from_a_table_is_counted(book, monkeypatch):
+    checks = book["impact_checks"]
+    case = {"task": "Hopper", "algorithm": "impact"}
+    assert checks.compare_with_table(case)["differing"] == 0
+    monkeypatch.setitem(checks.TABLES, "Hopper", (*checks.TABLES["Hopper"][:2], checks.TABLE_1))
+    assert checks.compare_with_table(case)["differing"] > 5

@@ -20,8 +20,7 @@ from headrace.envs.probe import Probe, check_evaluated
 from headrace.envs.scripts import refuse_training
 from headrace.envs.suggestions import newer_version
 from headrace.errors import ConfigError, require, wrapper
-from headrace.learner.hogwild import SharedModel
-from headrace.learner.multi_policy_learner import AnyLearner, MultiPolicyLearner
+from headrace.learner.multi_policy_learner import AnyLearner
 from headrace.native.library import functions
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import full_float32, torch_threads
@@ -226,11 +225,3 @@ def large_network(config: Config, policy: AnyPolicy, is_game: bool = False) -> s
         f"warning: the network has {size / 1e6:.0f} million parameters, which train slowly and "
         f"are sent to every actor; try {remedy}"
     )
-
-
-def shared_model(config: Config, learner: AnyLearner) -> SharedModel | None:
-    """Return the model that actors apply gradients to, or None if they compute none."""
-    if not config.algo.learns_in_actors or isinstance(learner, MultiPolicyLearner):
-        return None
-    sizes = config.num_actors, config.rollouts_per_update
-    return SharedModel(learner, *sizes, shared=config.transport == "shm")

@@ -7,25 +7,18 @@ actors ──► queue ──► fresh() ──► learner.update ──► all-
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-import torch
-
 from headrace.actors.rollout_source import RolloutSource, RunStopped
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
 from headrace.envs import changes, info_metrics
-from headrace.envs.changes import EnvChange
 from headrace.errors import (
-    ChangeFailed,
     ConfigError,
     HeadraceError,
     StacksChanged,
@@ -38,12 +31,10 @@ from headrace.evaluating.run_end import finish
 from headrace.learner.metrics import mean_metrics
 from headrace.processes import (
     OwnGenerators,
-    cores,
     keep_freed_memory,
     library_defaults,
     pinned,
     resumed_in,
-    return_freed_memory,
     stop_signals,
     torch_threads,
 )
@@ -60,7 +51,10 @@ from headrace.rundir.result import Result
 from headrace.rundir.run_progress import Progress, RunProgress
 from headrace.trainer.batch_collector import BatchCollector
 from headrace.trainer.checkpointing import Checkpointer, CheckpointState
+from headrace.trainer.env_changes import EnvChanges
+from headrace.trainer.hyperparameter_changes import HyperparameterChanges
 from headrace.trainer.hyperparameters import CurrentHyperparameters, limited
+from headrace.trainer.learner_actors import LearnerActors
 from headrace.trainer.memory_check import check_files, check_network, check_room, check_shared_room
 from headrace.trainer.metrics_allreduce import (
     CHECK_EVERY,
@@ -69,7 +63,7 @@ from headrace.trainer.metrics_allreduce import (
     checksum,
     logs_iterations,
 )
-from headrace.trainer.start import begin, built, large_network, shared_model
+from headrace.trainer.start import begin, built, large_network
 from headrace.types import Group, SingleLearner
 from headrace.validation.fields import checked
 
@@ -137,27 +131,24 @@ class Trainer:
         check_files(config)
         check_room(config, self.policy, probe.env)
         check_shared_room(config, self.policy, probe.env)
-        self.config, self.env, self.agents = config, probe.env, probe.agents
-        self._share = config.per_learner
+        self.config, self.env = config, probe.env
         self._current = CurrentHyperparameters(config.algo, config.total_steps)
-        self._to_set: list[tuple[str, Any]] = []  # hyperparameters for all learners
+        self._changes = HyperparameterChanges(self._current, self.group, self._changed)
         if self.group.rank == 0 and (
             hint := large_network(config, self.policy, is_game=bool(probe.agents))
         ):
             notify(hint)
-        self._shared = shared_model(config, self.learner)
         self.progress = Progress()
+        self._env_changes = EnvChanges(self.group, self.progress)
         reported_agents = () if config.mixture is not None else probe.agents
         self.episodes = own_episodes(config.num_learners, probe.env, reported_agents)
         self._early_returns = EarlyReturns()
         self._reported = CustomMetrics(info_metrics.written(config.info_metrics), notify)
-        self._changes = deque[str]()  # other threads append to it and to reported metrics
         self._metrics_group = MetricsAllReduce(self.group)
         weights = self.policy.state_dict().values()
         copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
         counting = probe.frames_per_step, probe.in_turns
         self._tally = RunProgress(self.progress, config, copied, started, *counting)
-        self.source: RolloutSource | None = None
         self._stopped = self.interrupted = False
         self._evaluator = Evaluator(config, self.env, notify, lambda: self.progress.env_changes)
         parts = config, self.run_dir, self.group, self._evaluator, notify
@@ -170,11 +161,14 @@ class Trainer:
             self.policy, self.learner, self.progress, self.episodes, self._league
         )
         self._archive = Checkpointer(self.run_dir, config, probe, self.group, saved, notify, locks)
-        self._seating = self._league and self._league.begin(self._archive.description)
+        seating = self._league and self._league.begin(self._archive.description)
+        learned = self.policy, self.learner, self.progress
+        self._actors = LearnerActors(
+            config, probe, self.group, learned, chose_stacks, seating, notify
+        )
         self._steps_before = self.env_steps
         self._inside = self._ended = False  # inside ``with``; the loop has ended
         self._closed = False
-        self._chose_stacks = chose_stacks and config.stacked_frames == "once"
 
     @contextlib.contextmanager
     def _own_state(self) -> Iterator[None]:
@@ -192,6 +186,11 @@ class Trainer:
     def updates(self) -> int:
         """Number of updates so far."""
         return self.progress.updates
+
+    @property
+    def source(self) -> RolloutSource | None:
+        """Rollouts of the actors; None before training starts."""
+        return self._actors.source
 
     # -- starting and stopping ------------------------------------------------------------------
 
@@ -211,14 +210,11 @@ class Trainer:
 
     def _stop_work(self) -> None:
         self._evaluator.close()
-        if self.source is not None:
-            self.source.close()
+        self._actors.close()
         self.learner.close()
 
     def _save_rest(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, ChangeFailed):  # a resumed run would fail again
-            made = self.progress.env_changes
-            made[:] = [x for x in made if EnvChange.from_json(x).id != error.change]
+        self._env_changes.drop_failed(error)
         if not self._ended:
             self._archive.save_rest(error)
 
@@ -252,12 +248,12 @@ class Trainer:
             stack.callback(self._stop_work if self._inside else self.close)
             stack.push(self._save_rest)
             keep_freed_memory()
-            pending_changes = self._take_changes()
-            source = self.source = self._open_source()
-            preempting = (self.group, self.config.preempt_fraction, self._cut)
+            pending_changes = self._env_changes.take()
+            source = self._actors.open(self._rates)
+            preempting = (self.group, self.config.preempt_fraction, self._actors.cut)
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
             log = self._open_log(stack)
-            self._log_changes(pending_changes, log)
+            self._env_changes.write(pending_changes, log)
             collector = self._new_collector(source, preemption)
             stack.callback(lambda: collector.close())  # the current one, it may be replaced
             episodes = gather_episodes(self.group, self.episodes)
@@ -280,7 +276,7 @@ class Trainer:
                         finished = finished or self._enough(agreed.mean_return, agreed.full, log)
                         finished = self._after_update(finished, agreed.save, log)
                     with self._metrics_group.timed(), self.group.clock.phase("publish"):
-                        self._publish(source)
+                        self._actors.publish()
                         collector.release()
                 if finished or (agreed is not None and agreed.due):
                     with self._metrics_group.untimed():
@@ -288,74 +284,23 @@ class Trainer:
                         result = self._report(log) if self._tally.has_news else None
                         if result is not None:
                             yield result
-                        finished = self._agree() or finished
-                        self._make_changes(source, log)
+                        finished = self._changes.agree(self._stopped) or finished
+                        self._env_changes.make(source, log)
             source.close()  # from here on nothing trains
             if self.updates:
                 self._archive.save(final=True)
             self._evaluations.end(self.policy, self.progress, log)
             self._ended = True
 
-    def _cut(self, version: int) -> None:
-        if self.source is not None:
-            self.source.cut(version)
-
     def _new_collector(self, source: RolloutSource, preemption: Preemption) -> BatchCollector:
-        about = self._share, source, self.episodes, self.learner, preemption
+        about = self._actors.share, source, self.episodes, self.learner, preemption
         return BatchCollector(*about, reported=self._reported, early=self._early_returns)
 
     def _hold_whole_stacks(self, change: StacksChanged) -> RolloutSource:
-        """Restart the actors with memory for whole frame stacks, if ``stacked_frames`` is "auto".
-
-        Waiting rollouts are discarded, and the current update starts again before any training step
-        of it was taken. Each learner does this independently.
-
-        Raises:
-            StacksChanged: the setting isn't "auto", a replay buffer holds frames, or actors train.
-        """
-        algo = self.config.algo
-        replays = getattr(algo, "replay_fraction", 0.0) > 0 or hasattr(algo, "buffer_size")
-        holds = algo.learns_in_actors or replays
-        if not self._chose_stacks or holds or self.config.stacked_frames == "whole":
-            raise change
+        self.config = self._actors.hold_whole_stacks(self.config, change, self._rates)
+        self._archive.description["config"]["stacked_frames"] = self.config.stacked_frames
         assert self.source is not None
-        self.source.close()
-        self.config = replace(self.config, stacked_frames="whole")
-        self._share = self.config.per_learner
-        check_room(self.config, self.policy, self.env)
-        self._archive.description["config"]["stacked_frames"] = "whole"
-        self.progress.epoch += 1  # other seeds of environments
-        reason = str(change).partition(" (environment")[0]
-        self._notify(f"auto: {reason}; actors restart and store whole stacks from now on")
-        self.source = self._open_source(together=False)
         return self.source
-
-    def _open_source(self, together: bool = True) -> RolloutSource:
-        spec = self._share.actor_spec(
-            self.env,
-            copy.deepcopy(self.policy).cpu(),  # an actor needs no accelerator
-            device=str(self.learner.device),
-            first_actor=self.group.rank * self._share.num_actors,
-            rank=self.group.rank,
-            agents=self.agents,
-            num_places=None if self.config.cluster is None else self.config.num_places,
-            may_be_cut=self.config.preempt_fraction is not None,
-            processors=None if self.config.cores_per_learner is None else frozenset(cores()),
-            seating=self._seating,
-        )
-        model = None if self._shared is None else self._shared.opened(*self._rates)
-        if together:
-            with self.group.clock.aside():  # no rank allocates before all have read the free memory
-                self.group.gather(torch.zeros(1))
-        source = RolloutSource(spec, self._notify, model)
-        self._order(source, self.progress.env_changes)
-        self._publish(source)
-        return_freed_memory()  # of benchmarks and pickles
-        return source
-
-    def _publish(self, source: RolloutSource) -> None:
-        self.learner.published(self.updates)
-        source.publish(self.policy, self.updates, self.progress.epoch)
 
     def _open_log(self, stack: contextlib.ExitStack) -> RunLog | None:
         if self.group.rank > 0:
@@ -386,7 +331,7 @@ class Trainer:
         collector.begin(meter, self.updates, self._may_leave)
         try:
             with self._metrics_group.timed(), self.group.clock.phase("learn"):
-                updating = self._shared or self.learner
+                updating = self._actors.shared or self.learner
                 metrics = updating.update(collector.fresh, *self._rates)
                 meter.note(**metrics)
                 meter.count(**self.learner.take_lags(), lost=source.lost())
@@ -439,32 +384,15 @@ class Trainer:
         Raises:
             ConfigError: it isn't a float hyperparameter, or the value is out of range.
         """
-        self._current.changed(name, value)
-        if self.group.size > 1:
-            self._to_set.append((name, value))
-        else:
-            self._set(name, value)
+        self._changes.request(name, value)
 
-    def _set(self, name: str, value: Any) -> None:
-        before = getattr(self.config.algo, name)
-        self._current.set(name, value)
+    def _changed(self, name: str, before: Any) -> None:
+        """Note that a hyperparameter has another value from the next update on."""
         self.config = replace(self.config, algo=self._current.algo)
         self._archive.describe(self.config)
         if self.group.rank == 0:
             now = getattr(self.config.algo, name)
             self._notify(f"{name} {before} → {now} after {self.env_steps:,} steps")
-
-    def _agree(self) -> bool:
-        """Apply rank 0's hyperparameter changes on all learners; returns whether one must stop."""
-        pending = [float(self._stopped), float(len(self._to_set))]
-        flags = self.group.gather(torch.tensor(pending))
-        if self.group.size > 1 and flags[0, 1]:
-            count = int(flags[0, 1])  # another thread may add to them
-            changes = cloudpickle.dumps(self._to_set[:count]) if self.group.rank == 0 else b""
-            del self._to_set[:count]
-            for name, value in cloudpickle.loads(self.group.broadcast(changes)):
-                self._set(name, value)
-        return bool(flags[:, 0].any())
 
     # -- results and checkpoints ----------------------------------------------------------------
 
@@ -533,47 +461,18 @@ class Trainer:
 
         The run fails if an environment doesn't have the method, or raises.
         """
-        self._changes.append(changes.call(method, args, kwargs, evaluation, training).to_json())
+        change = changes.call(method, args, kwargs, evaluation, training)
+        self._env_changes.request(change.to_json())
 
     def set_env_attr(
         self, name: str, value: Any, *, evaluation: bool = False, training: bool = True
     ) -> None:
         """Set an existing attribute of every environment; otherwise like :meth:`call_envs`."""
-        self._changes.append(changes.assign(name, value, evaluation, training).to_json())
+        self._env_changes.request(changes.assign(name, value, evaluation, training).to_json())
 
     def change_envs(self, change: str) -> None:
         """Adopt a change made by another process of this run, unless it was adopted already."""
-        self._changes.append(change)
-
-    def _take_changes(self) -> list[str]:
-        """Return the new changes of rank 0, and adopt them on every learner."""
-        new: list[str] = []
-        while self._changes:
-            new.append(self._changes.popleft())
-        if self.group.size > 1:
-            some = self.group.gather(torch.tensor([float(len(new))]))
-            new = self.group.broadcast(new) if some[0] else []
-        if not new:
-            return []
-        made = {EnvChange.from_json(text).id for text in self.progress.env_changes}
-        new = [text for text in new if EnvChange.from_json(text).id not in made]
-        self.progress.env_changes += new
-        return new
-
-    def _make_changes(self, source: RolloutSource, log: RunLog | None) -> None:
-        new = self._take_changes()
-        self._order(source, new)
-        self._log_changes(new, log)
-
-    def _order(self, source: RolloutSource, made: list[str]) -> None:
-        for text in made:
-            if EnvChange.from_json(text).training:
-                source.order(text)
-
-    def _log_changes(self, made: list[str], log: RunLog | None) -> None:
-        if log is not None:
-            for text in made:
-                log.env_change(EnvChange.from_json(text), self.env_steps, self.updates)
+        self._env_changes.request(change)
 
     def log(self, name: str, value: float) -> None:
         """Report a number as the metric ``custom/<name>`` with the next result.

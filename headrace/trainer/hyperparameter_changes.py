@@ -1,0 +1,65 @@
+"""Makes the changes that callbacks make to hyperparameters in the same update on all learners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import torch
+
+from headrace.trainer.hyperparameters import CurrentHyperparameters
+from headrace.types import Group
+
+
+class HyperparameterChanges:
+    """Changes of hyperparameters, in the order in which rank 0 requested them.
+
+    Args:
+        current: the hyperparameters of this learner.
+        group: group of the run's learners.
+        made: called with the name and the value before, after each change.
+    """
+
+    def __init__(
+        self, current: CurrentHyperparameters, group: Group, made: Callable[[str, Any], None]
+    ) -> None:
+        self._current, self._group, self._made = current, group, made
+        self._requested: list[tuple[str, Any]] = []  # for all learners
+
+    def request(self, name: str, value: Any) -> None:
+        """Change a hyperparameter from the next update on; with several learners, after a result.
+
+        Raises:
+            ConfigError: it isn't a float hyperparameter, or the value is out of range.
+        """
+        self._current.changed(name, value)
+        if self._group.size > 1:
+            self._requested.append((name, value))
+        else:
+            self._set(name, value)
+
+    def agree(self, stopped: bool) -> bool:
+        """Make rank 0's changes on all learners.
+
+        Args:
+            stopped: this learner must stop.
+
+        Returns:
+            whether one of them must stop.
+        """
+        pending = [float(stopped), float(len(self._requested))]
+        flags = self._group.gather(torch.tensor(pending))
+        if self._group.size > 1 and flags[0, 1]:
+            count = int(flags[0, 1])  # another thread may add to them
+            leads = self._group.rank == 0
+            changes = cloudpickle.dumps(self._requested[:count]) if leads else b""
+            del self._requested[:count]
+            for name, value in cloudpickle.loads(self._group.broadcast(changes)):
+                self._set(name, value)
+        return bool(flags[:, 0].any())
+
+    def _set(self, name: str, value: Any) -> None:
+        before = getattr(self._current.algo, name)
+        self._current.set(name, value)
+        self._made(name, before)

@@ -7,7 +7,6 @@ actors ──► queue ──► fresh() ──► learner.update ──► all-
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +16,7 @@ from typing import Any
 from headrace.actors.rollout_source import RolloutSource, RunStopped
 from headrace.config import Config
 from headrace.distributed.preemption import Preemption
-from headrace.envs import changes, info_metrics
+from headrace.envs import changes
 from headrace.errors import (
     ConfigError,
     HeadraceError,
@@ -40,15 +39,10 @@ from headrace.processes import (
 )
 from headrace.processes.output import output_best_effort, print_line
 from headrace.rundir import checkpoint
-from headrace.rundir.custom_metrics import CustomMetrics
-from headrace.rundir.early_returns import EarlyReturns
-from headrace.rundir.episodes import gather_episodes, own_episodes
-from headrace.rundir.files import RunLog
-from headrace.rundir.health import doctor_of
-from headrace.rundir.league_run import league_metrics, member
+from headrace.rundir.league_run import member
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.rundir.result import Result
-from headrace.rundir.run_progress import Progress, RunProgress
+from headrace.rundir.run_progress import Progress
 from headrace.trainer.batch_collector import BatchCollector
 from headrace.trainer.checkpointing import Checkpointer, CheckpointState
 from headrace.trainer.env_changes import EnvChanges
@@ -61,8 +55,8 @@ from headrace.trainer.metrics_allreduce import (
     GroupState,
     MetricsAllReduce,
     checksum,
-    logs_iterations,
 )
+from headrace.trainer.result_writer import ResultWriter
 from headrace.trainer.start import begin, built, large_network
 from headrace.types import Group, SingleLearner
 from headrace.validation.fields import checked
@@ -140,31 +134,25 @@ class Trainer:
             notify(hint)
         self.progress = Progress()
         self._env_changes = EnvChanges(self.group, self.progress)
-        reported_agents = () if config.mixture is not None else probe.agents
-        self.episodes = own_episodes(config.num_learners, probe.env, reported_agents)
-        self._early_returns = EarlyReturns()
-        self._reported = CustomMetrics(info_metrics.written(config.info_metrics), notify)
         self._metrics_group = MetricsAllReduce(self.group)
-        weights = self.policy.state_dict().values()
-        copied = 0 if config.inference == "shared" else sum(x.nbytes for x in weights)
-        counting = probe.frames_per_step, probe.in_turns
-        self._tally = RunProgress(self.progress, config, copied, started, *counting)
+        learned = self.group, self.policy, self.progress
+        self._writer = ResultWriter(config, self.run_dir, probe, learned, started, notify)
+        self.episodes = self._writer.episodes
         self._stopped = self.interrupted = False
         self._evaluator = Evaluator(config, self.env, notify, lambda: self.progress.env_changes)
         parts = config, self.run_dir, self.group, self._evaluator, notify
         self._evaluations = Evaluations(*parts, lambda: self.interrupted)
         self._restarts = 0
         self._summary: dict[str, Any] | None = None
-        about = self.group, self.policy, self.progress, notify
-        self._league = member(config, self.run_dir, probe, *about)
+        self._league = member(config, self.run_dir, probe, *learned, notify)
         saved = CheckpointState(
             self.policy, self.learner, self.progress, self.episodes, self._league
         )
         self._archive = Checkpointer(self.run_dir, config, probe, self.group, saved, notify, locks)
         seating = self._league and self._league.begin(self._archive.description)
-        learned = self.policy, self.learner, self.progress
+        trained = self.policy, self.learner, self.progress
         self._actors = LearnerActors(
-            config, probe, self.group, learned, chose_stacks, seating, notify
+            config, probe, self.group, trained, chose_stacks, seating, notify
         )
         self._steps_before = self.env_steps
         self._inside = self._ended = False  # inside ``with``; the loop has ended
@@ -252,16 +240,13 @@ class Trainer:
             source = self._actors.open(self._rates)
             preempting = (self.group, self.config.preempt_fraction, self._actors.cut)
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
-            log = self._open_log(stack)
+            self._writer.open(self.config, self.policy, stack)
+            log = self._writer.log
             self._env_changes.write(pending_changes, log)
             collector = self._new_collector(source, preemption)
             stack.callback(lambda: collector.close())  # the current one, it may be replaced
-            episodes = gather_episodes(self.group, self.episodes)
-            self._tally.begin(episodes)
-            counters = self.updates, self.env_steps, self.progress.trained_s
-            self._early_returns.begin(episodes, *counters)
-            self.progress.start()
-            finished = self._stopped or self._enough(episodes.mean_return, episodes.full, log)
+            mean, full = self._writer.begin()
+            finished = self._stopped or self._enough(mean, full)
             while not finished:
                 try:
                     agreed = self._update(source, collector)
@@ -273,15 +258,15 @@ class Trainer:
                 finished = agreed is None or agreed.stop
                 if agreed is not None:
                     with self._metrics_group.untimed():
-                        finished = finished or self._enough(agreed.mean_return, agreed.full, log)
-                        finished = self._after_update(finished, agreed.save, log)
+                        finished = finished or self._enough(agreed.mean_return, agreed.full)
+                        finished = self._after_update(finished, agreed.save)
                     with self._metrics_group.timed(), self.group.clock.phase("publish"):
                         self._actors.publish()
                         collector.release()
                 if finished or (agreed is not None and agreed.due):
                     with self._metrics_group.untimed():
                         source.kill_hung()
-                        result = self._report(log) if self._tally.has_news else None
+                        result = self._result() if self._writer.tally.has_news else None
                         if result is not None:
                             yield result
                         finished = self._changes.agree(self._stopped) or finished
@@ -294,7 +279,7 @@ class Trainer:
 
     def _new_collector(self, source: RolloutSource, preemption: Preemption) -> BatchCollector:
         about = self._actors.share, source, self.episodes, self.learner, preemption
-        return BatchCollector(*about, reported=self._reported, early=self._early_returns)
+        return BatchCollector(*about, reported=self._writer.custom, early=self._writer.early)
 
     def _hold_whole_stacks(self, change: StacksChanged) -> RolloutSource:
         self.config = self._actors.hold_whole_stacks(self.config, change, self._rates)
@@ -302,19 +287,7 @@ class Trainer:
         assert self.source is not None
         return self.source
 
-    def _open_log(self, stack: contextlib.ExitStack) -> RunLog | None:
-        if self.group.rank > 0:
-            return None
-        setting = self.config.log_iterations
-        logged = logs_iterations(self.group.size) if setting is None else setting
-        resumed_at = (self.env_steps, self.updates) if self.config.resume else None
-        doctor = doctor_of(self.config, self.policy, self._notify)
-        log = RunLog(
-            self.run_dir, self.group.size if logged else 0, resumed_at, self._notify, doctor
-        )
-        return stack.enter_context(contextlib.closing(log))
-
-    def _enough(self, mean: float | None, full: bool, log: RunLog | None) -> bool:
+    def _enough(self, mean: float | None, full: bool) -> bool:
         """Return True at ``total_steps``, or if a full episode window reaches ``stop_return``.
 
         An evaluation must confirm the latter.
@@ -323,6 +296,7 @@ class Trainer:
             return True
         target = self.config.stop_return
         reached = target is not None and full and mean is not None and mean >= target
+        log = self._writer.log
         return reached and self._evaluations.confirm_stop(self.policy, self.progress, log)
 
     def _update(self, source: RolloutSource, collector: BatchCollector) -> GroupState | None:
@@ -344,7 +318,9 @@ class Trainer:
             self.episodes,
             own,
             stop=self._stopped,
-            due=self._tally.is_due(self.config.log_interval_s, meter.env_steps * self.group.size),
+            due=self._writer.tally.is_due(
+                self.config.log_interval_s, meter.env_steps * self.group.size
+            ),
             save=self._archive.is_due(),
             restarts=source.num_restarts,
             checksum=checksum(self.policy) if compare else None,
@@ -353,7 +329,7 @@ class Trainer:
         limit = self.config.algo.kl_limit
         progress.lr_factor = limited(progress.lr_factor, state.approx_kl, limit)
         self.progress.add(state.meter)
-        self._tally.add(state.meter)
+        self._writer.tally.add(state.meter)
         return state
 
     def _may_leave(self) -> bool:
@@ -396,16 +372,14 @@ class Trainer:
 
     # -- results and checkpoints ----------------------------------------------------------------
 
-    def _after_update(self, finished: bool, save: bool, log: RunLog | None) -> bool:
+    def _after_update(self, finished: bool, save: bool) -> bool:
         """Save and evaluate if due; returns True if the run has ended.
 
         Args:
             save: it is time for a checkpoint.
         """
-        seconds = self.progress.now()
-        self._early_returns.end_update(self.updates, self.env_steps, seconds)
-        if log is not None:
-            log.iteration(self._metrics_group.iterations(), self.updates, self.env_steps, seconds)
+        seconds, log = self.progress.now(), self._writer.log
+        self._writer.end_update(self._metrics_group, seconds)
         if self._league is not None:
             self._league.after_update()
         if (save or self._crossed(self.config.checkpoint_interval)) and not finished:
@@ -421,22 +395,9 @@ class Trainer:
     def _crossed(self, interval: int) -> bool:
         return self.env_steps // interval > self._steps_before // interval
 
-    def _report(self, log: RunLog | None) -> Result | None:
-        """Return the result of all learners on rank 0; other ranks only take part."""
-        episodes = gather_episodes(self.group, self.episodes)
-        metrics = self._reported.gather(self.group)
-        points = self._early_returns.points(self.group, episodes)
-        if log is None:
-            return None
-        self._reported.report_missing(self.episodes.count)
-        rate, values = self._rates
-        metrics |= self._evaluations.metrics | {f"charts/{k}": v for k, v in values.items()}
-        extra: dict[str, Any] = {"learning_rate": rate, "eval_return": self._evaluations.latest}
-        extra |= league_metrics(self._league) | {"metrics": metrics}
-        result = self._tally.result(episodes, restarts=self._restarts, **extra)
-        log.returns(points)
-        log.result(result)
-        return result
+    def _result(self) -> Result | None:
+        about = self._restarts, self._evaluations, self._league
+        return self._writer.result(self._rates, *about)
 
     def call_envs(
         self,
@@ -485,7 +446,7 @@ class Trainer:
             ConfigError: the name has characters other than letters, digits and ``_-./``, or the
                 value isn't one number.
         """
-        self._reported.log(name, value)
+        self._writer.custom.log(name, value)
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write a checkpoint between two results, and return its path.
@@ -529,12 +490,8 @@ class Trainer:
     @property
     def sps(self) -> float:
         """Environment steps per second from the first update to the latest result."""
-        return self._tally.sps
+        return self._writer.tally.sps
 
     def summary(self) -> dict[str, Any]:
         """Return the contents of ``summary.json``."""
-        self._reported.gather(SingleLearner())  # values that callbacks logged last
-        if self.group.rank == 0:
-            self._reported.report_missing()
-        made = [json.loads(text) for text in self.progress.env_changes]
-        return self._tally.summary() | {"metrics": self._reported.latest, "env_changes": made}
+        return self._writer.summary()

@@ -18,6 +18,7 @@ from book.impact_judges import (
     both,
     both_gain,
     compared,
+    drops_less,
     higher,
     large_where_rare,
     lower_bound,
@@ -50,6 +51,12 @@ _CLAIMS = (
         "Abstract", "less wall time than IMPALA on discrete actions", "CartPole, 2 actors",
         _COMPARED, wall_time,
     ),
+    Row(
+        "Abstract", "IMPALA's sample efficiency drops with parallel actors",
+        "CartPole, weights 8 batches old", _DISCRETE,
+        higher("impact_discrete", "area", "IMPALA", "IMPALA, 8 batches old"),
+    ),
+    Row("Abstract", "IMPACT's drops less", "the same", _DISCRETE, drops_less),
     Row(
         "Section 1", "IMPALA can't take several SGD steps per batch", "Pendulum, 1 and 10 passes",
         _CONTINUOUS, higher("impact_continuous", "final_return", "IMPALA", "IMPALA, 10 passes"),
@@ -173,12 +180,16 @@ _APPENDIX = (
         "Appendix E", "π/μ is large where μ is low", "the same", _FORMULAS, large_where_rare,
     ),
     Row(
-        "Beyond", "normalised advantages help IMPACT", "Pendulum", _CONTINUOUS,
+        "Beyond", "scale-free values help IMPACT", "Pendulum", _CONTINUOUS,
+        higher("impact_continuous", "area", "not normalised", "literal"),
+    ),
+    Row(
+        "Beyond", "so do normalised advantages", "the same", _CONTINUOUS,
         higher("impact_continuous", "area", "IMPACT", "not normalised"),
     ),
     Row(
-        "Beyond", "so does annealing the learning rate", "the same", _CONTINUOUS,
-        higher("impact_continuous", "final_return", "annealed", "IMPACT"),
+        "Beyond", "so does an annealed learning rate", "the same", _CONTINUOUS,
+        higher("impact_continuous", "area", "annealed", "IMPACT"),
     ),
 )  # fmt: skip
 _UNTESTED = (

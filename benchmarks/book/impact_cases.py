@@ -13,7 +13,12 @@ from book.impact_envs import Regulator, Simulator
 from book.training import trained
 from headrace.algos import ALGORITHMS
 
-STALE = 160  # optimiser steps between two fetches of weights, two periods of the target network
+STALE = 160  # optimiser steps between two fetches of weights: two periods of the target network
+FETCHES = {  # the same for variants that don't fetch at every step; IMPACT makes two per batch
+    **{f"{ratio}, stale": STALE for ratio in ("R1", "R2", "R3")},
+    "IMPALA, 8 batches old": 8,
+    "IMPACT, 8 batches old": 16,
+}
 PASSES = (1, 2, 4, 8, 16, 32)
 WORKERS = (1, 2, 4, 8)
 COMPARED = ("IMPACT", "IMPALA", "PPO")
@@ -53,16 +58,19 @@ IMPACT: dict[str, dict[str, Any]] = {
     "R1, stale": {"ratio": "R1"},
     "R2, stale": {"ratio": "R2"},
     "R3, stale": {"ratio": "R3"},
+    "IMPACT, 8 batches old": {},
     "t=2": {"t_target": 2},
     "NK/16": {"t_target": 5},
     "NK/4": {"t_target": 20},
     "4 NK": {"t_target": 320},
     "16 NK": {"t_target": 1280},
+    "literal": {"normalize_advantage": False},  # and not scale-free
     "not normalised": {"normalize_advantage": False},
     "annealed": {"lr_schedule": "linear"},
 }
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "IMPALA": ("impala", _IMPALA),
+    "IMPALA, 8 batches old": ("impala", _IMPALA),
     "IMPALA, 10 passes": ("impala", {**_IMPALA, "epochs": 10}),
     "IMPALA, rate / 10": ("impala", _IMPALA),
     "IMPALA, rate × 10": ("impala", _IMPALA),
@@ -104,7 +112,8 @@ def config(case: Case, **changes: Any) -> hr.Config:
         "envs_per_actor": 4,
         "fragment_length": 16 * parts,
         "batch_size": 256 * parts,
-        "weight_sync": f"every-{STALE}" if "stale" in variant else "every",
+        "weight_sync": f"every-{FETCHES[variant]}" if variant in FETCHES else "every",
+        "scale_free": variant != "literal",
         "total_steps": case["total_steps"],
         "seed": case["seed"],
         "eval_episodes": 0,
@@ -144,14 +153,21 @@ def _continuous(form: Form) -> list[dict[str, Any]]:
     variants = (
         "IMPALA", "APPO", "APPO, 10 passes", "R2", "IMPACT", "PPO", "K=1", "K=2", "K=32", "N=1",
         "N=16, K=20", "IMPALA, 10 passes", "IMPALA, rate / 10", "IMPALA, rate × 10",
-        "not normalised", "annealed",
+        "literal", "not normalised", "annealed",
     )  # fmt: skip
     return _cases(env, steps, variants, form.seeds(3, 5))
 
 
 def _discrete(form: Form) -> list[dict[str, Any]]:
     env, steps = form.pick(("CartPole-v1", 40_000), ("LunarLander-v3", 1_000_000))
-    variants = (*(f"K={passes}" for passes in PASSES), "N=1, K=2", "N=16, K=20")
+    variants = (
+        *(f"K={passes}" for passes in PASSES),
+        "N=1, K=2",
+        "N=16, K=20",
+        "IMPALA",
+        "IMPALA, 8 batches old",
+        "IMPACT, 8 batches old",
+    )
     return _cases(env, steps, variants, form.seeds(3, 5))
 
 

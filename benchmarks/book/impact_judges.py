@@ -78,7 +78,19 @@ def improved(run: Run) -> float:
 
 def dropped(run: Run) -> float:
     """Return how far the final return is below the highest."""
-    return float(run.values["peak_return"] - run.values["final_return"])
+    return max(0.0, float(run.values["peak_return"] - run.values["final_return"]))
+
+
+def drops_less(data: Data) -> Judgement:
+    """Judge the introduction: old data cost IMPACT less of its mean return than IMPALA."""
+    fresh = {"IMPALA": "IMPALA", "IMPACT": "K=2"}
+    lost = {}
+    for name, variant in fresh.items():
+        new, old = (
+            of(data, "impact_discrete", v, "area") for v in (variant, f"{name}, 8 batches old")
+        )
+        lost[name] = [1 - b / a for a, b in zip(new, old, strict=False)]
+    return Judgement(more(lost["IMPALA"], lost["IMPACT"]), f"share lost: {listed(lost)}")
 
 
 # -- figure 3 --------------------------------------------------------------------------------------
@@ -127,42 +139,37 @@ def both(*judges: Judge) -> Judge:
 # -- figure 4 --------------------------------------------------------------------------------------
 
 
-_K = tuple(f"K={passes}" for passes in PASSES)
-
-
-def _of_passes(data: Data) -> Runs:
-    return Runs(tuple(run for run in data["impact_discrete"] if run.case["variant"] in _K))
-
-
 def best_passes(data: Data) -> Judgement:
     """Judge Figure 4: K = 2 is best in steps and in time."""
-    of_k = _of_passes(data)
-    area = {k: each.values("area") for k, each in of_k.by("variant").items()}
-    timed = equal_time(of_k, "variant")
-    verdicts = [
-        more(table["K=2"], each)
-        for table in (area, timed)
-        for k, each in table.items()
-        if k != "K=2"
-    ]
-    return Judgement(worst(verdicts), f"mean {listed(area)}; at equal time {listed(timed)}")
+    tables = _by_passes(data)
+    verdicts = [more(t["K=2"], t[k]) for t in tables.values() for k in t if k != "K=2"]
+    results = []
+    for name, t in tables.items():
+        best = max(t, key=lambda k: float(np.mean(t[k])))
+        results.append(f"{name} {listed({k: t[k] for k in dict.fromkeys(('K=2', best))})}")
+    return Judgement(worst(verdicts), "; ".join(results))
 
 
 def both_gain(data: Data) -> Judgement:
     """Judge section 4.2: some K above 1 is better than K = 1 in steps and in time."""
-    of_k = _of_passes(data)
-    timed = equal_time(of_k, "variant")
-    area = {k: each.values("area") for k, each in of_k.by("variant").items()}
+    tables = _by_passes(data)
     found = {
-        k: worst([more(t[k], t["K=1"]) for t in (area, timed)])
-        for k in _K
-        if k in area and k != "K=1"
+        k: worst([more(t[k], t["K=1"]) for t in tables.values()])
+        for k in tables["steps"]
+        if k != "K=1"
     }
     order = list(Verdict)
     k = min(found, key=lambda name: order.index(found[name]))
-    tables = {f"{k} in steps": area[k], "K=1": area["K=1"]}
-    times = {f"{k} at equal time": timed[k], "K=1": timed["K=1"]}
-    return Judgement(found[k], f"{listed(tables)}; {listed(times)}")
+    results = [f"{name} {listed({k: t[k], 'K=1': t['K=1']})}" for name, t in tables.items()]
+    return Judgement(found[k], "; ".join(results))
+
+
+def _by_passes(data: Data) -> dict[str, dict[str, list[float]]]:
+    """Return mean returns over equal steps and returns at equal time, by K."""
+    names = {f"K={passes}" for passes in PASSES}
+    runs = Runs(tuple(run for run in data["impact_discrete"] if run.case["variant"] in names))
+    area = {k: each.values("area") for k, each in runs.by("variant").items()}
+    return {"steps": area, "time": equal_time(runs, "variant")}
 
 
 def throughput(data: Data) -> Judgement:

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import math
+import runpy
 import warnings
+from pathlib import Path
 
 import pytest
 
 import headrace as hr
 from headrace.cli import training
 
-# Luo et al. (2020), appendix B; names of the paper. Columns: IMPACT, IMPALA, PPO.
-TABLE_1 = {
-    "Clip Parameter": (0.3, None, 0.1),
-    "Entropy Coeff": (0.01, 0.01, 0.01),
-    "Grad Clipping": (10.0, 40.0, None),
-    "Discount": (0.99, 0.99, 0.99),
-    "Lambda": (0.995, None, 0.995),
-    "Learning Rate": (1e-4, 1e-4, 5e-5),
-    "Minibatch Buffer Size": (4, None, None),
-    "Num SGD Iterations": (2, None, 2),
-    "Sample Batch Size": (50, 50, 100),
-    "Train Batch Size": (500, 500, 5000),
-    "SGD Minibatch Size": (None, None, 500),
-    "KL Coeff": (0.0, None, 0.5),
-    "KL Target": (None, None, 0.01),  # IMPACT's has no effect, as its coefficient is 0
-    "Value Function Coeff": (1.0, 0.5, 1.0),
-    "Target-Worker Clipping": (2.0, None, None),
-}
-TABLE_2 = {
-    "Clip Parameter": (0.4, None, 0.3),
-    "Entropy Coeff": (0.0, 0.0, 0.0),
-    "Grad Clipping": (0.5, 0.5, None),
-    "Discount": (0.995, 0.995, 0.99),
-    "Lambda": (0.995, None, 0.995),
-    "Learning Rate": (3e-4, 1.5e-5, 3e-4),
-    "Minibatch Buffer Size": (16, None, None),
-    "Num SGD Iterations": (20, None, 20),
-    "Sample Batch Size": (1024, 1024, 1024),
-    "Train Batch Size": (32768, 32768, 163840),
-    "SGD Minibatch Size": (None, None, 32768),
-    "KL Coeff": (1.0, None, 1.0),
-    "KL Target": (0.04, None, 0.01),
-    "Value Function Coeff": (1.0, 0.5, 1.0),
-    "Target-Worker Clipping": (2.0, None, None),
-}
-CHEETAH = {  # its footnotes 1 and 2
-    "Num SGD Iterations": (32, None, 32),
-    "Value Function Coeff": (0.5, 0.5, 1.0),
-}
-ALGORITHMS = ("impact", "impala", "ppo")
+BOOK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/book/impact_tables.py"))
+TABLE_1, TABLE_2, CHEETAH = (BOOK[name] for name in ("TABLE_1", "TABLE_2", "CHEETAH"))
+value = BOOK["value"]  # by the paper's name
+ALGORITHMS = BOOK["ALGORITHMS"]
 CASES = {
     "Pong": ("impact-discrete", "ALE/Pong-v5", TABLE_1),
     "Breakout": ("impact-discrete", "Breakout", TABLE_1),
@@ -70,38 +35,13 @@ def trained(algorithm, *flags):
     return made[0]
 
 
-def row(config, name):
-    """Return a setting by the paper's name; None where the paper's table has a dash."""
-    algo, kind = config.algo, config.algo_name
-    ppo = kind == "ppo"
-    values = {
-        "Clip Parameter": algo.clip,
-        "Entropy Coeff": algo.entropy_coef,
-        "Grad Clipping": algo.max_grad_norm,
-        "Discount": algo.gamma,
-        "Lambda": None if kind == "impala" else algo.lam,
-        "Learning Rate": algo.learning_rate,
-        "Minibatch Buffer Size": getattr(algo, "buffer_size", None),
-        "Num SGD Iterations": algo.epochs if ppo else getattr(algo, "passes", None),
-        "Sample Batch Size": config.fragment_length * config.envs_per_actor,
-        "Train Batch Size": config.batch_size,
-        "SGD Minibatch Size": config.batch_size / algo.minibatches if ppo else None,
-        "KL Coeff": getattr(algo, "kl_coef", None),
-        "KL Target": getattr(algo, "kl_target", None),
-        "Value Function Coeff": algo.value_coef,
-        "Target-Worker Clipping": getattr(algo, "rho", None),
-    }
-    value = values[name]
-    return None if value == math.inf else value
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_row_of_the_table_is_a_setting_of_the_command(case, algorithm):
     name, env, table = CASES[case]
     config = trained(algorithm, "--recipe", name, "--env-id", env)
     column = ALGORITHMS.index(algorithm)
-    assert {key: row(config, key) for key in table} == {k: x[column] for k, x in table.items()}
+    assert {key: value(config, key) for key in table} == {k: x[column] for k, x in table.items()}
     assert config.env == env
     assert (config.algo.lr_schedule, config.scale_free) == ("constant", False)
     assert config.algo.noise_color == 0.0  # independent noise, as in the paper

@@ -82,11 +82,11 @@ _CLAIMS = (
 )  # fmt: skip
 _FIGURES = (
     Row(
-        "Figure 3a", "R3 is better than R2", "regulator, weights of up to 160 steps ago",
+        "Fig. 3a", "R3 is better than R2", "regulator, weights of up to 160 steps ago",
         _RATIOS, higher("impact_ratios", "final_return", "R3, stale", "R2, stale"),
     ),
     Row(
-        "Figure 3a", "R3 is better than R1", "the same",
+        "Fig. 3a", "R3 is better than R1", "the same",
         _RATIOS, higher("impact_ratios", "final_return", "R3, stale", "R1, stale"),
     ),
     Row(
@@ -94,7 +94,7 @@ _FIGURES = (
         _RATIOS, unstable("impact_ratios", "R1, stale", "R3, stale"),
     ),
     Row(
-        "Figure 3b", "robust to target periods of NK/16 to 16 NK, within a tenth",
+        "Fig. 3b", "robust to target periods of NK/16 to 16 NK, within a tenth",
         "regulator, NK = 80", _TARGETS, target_periods,
     ),
     Row(
@@ -106,23 +106,23 @@ _FIGURES = (
         _TARGETS, higher("impact_targets", "area", "IMPACT", "16 NK"),
     ),
     Row(
-        "Figures 4b, 4c", "K = 2 is best in steps and in time", "CartPole, K = 1 to 32",
+        "Figs. 4b, 4c", "K = 2 is best in steps and in time", "CartPole, K = 1 to 32",
         _DISCRETE, best_passes,
     ),
     Row(
         "Section 4.2", "some K > 1 gains in both steps and time", "the same",
         _DISCRETE, both_gain,
     ),
-    Row("Figures 5, 6", "IMPACT is ahead of PPO in time", "two tasks, 2 actors, 0.2 ms per step",
+    Row("Figs. 5, 6", "IMPACT is ahead of PPO in time", "two tasks, 2 actors, 0.2 ms per step",
         _COMPARED, both(compared(_P, "PPO", True), compared(_C, "PPO", True)),
     ),
-    Row("Figures 5, 6", "and of IMPALA", "the same",
+    Row("Figs. 5, 6", "and of IMPALA", "the same",
         _COMPARED, both(compared(_P, "IMPALA", True), compared(_C, "IMPALA", True)),
     ),
-    Row("Figures 5, 6", "IMPACT is ahead of PPO in steps", "the same",
+    Row("Figs. 5, 6", "IMPACT is ahead of PPO in steps", "the same",
         _COMPARED, both(compared(_P, "PPO", False), compared(_C, "PPO", False)),
     ),
-    Row("Figures 5, 6", "and of IMPALA", "the same",
+    Row("Figs. 5, 6", "and of IMPALA", "the same",
         _COMPARED, both(compared(_P, "IMPALA", False), compared(_C, "IMPALA", False)),
     ),
     Row(
@@ -137,7 +137,7 @@ _FIGURES = (
         "Section 4.3", "larger K lowers throughput", "CartPole, one core", _DISCRETE, throughput,
     ),
     Row(
-        "Figure 7", "more workers, higher return in the same time",
+        "Fig. 7", "more workers, higher return in the same time",
         "CartPole, 1 ms per step, one environment each", _WORKERS, workers,
     ),
     Row("Section 4.4", "gains decline", "the same", _WORKERS, workers_decline),
@@ -156,7 +156,7 @@ _APPENDIX = (
         ("impact_searched",), number_of_runs,
     ),
     Row(
-        "Figure 9", "IMPALA, + PPO objective, + buffer, + clipping: each is better", "Pendulum",
+        "Fig. 9", "IMPALA, + PPO objective, + buffer, + clipping: each is better", "Pendulum",
         _CONTINUOUS,
         both(
             higher("impact_continuous", "area", "APPO", "IMPALA"),
@@ -173,7 +173,7 @@ _APPENDIX = (
         _CONTINUOUS, unstable("impact_continuous", "IMPALA, rate × 10", "IMPALA, rate / 10"),
     ),
     Row(
-        "Figure 10", "IMPACT's clipped ratio is a lower bound of PPO's", "random Gaussian policies",
+        "Fig. 10", "IMPACT's clipped ratio is a lower bound of PPO's", "random Gaussian policies",
         _FORMULAS, lower_bound,
     ),
     Row(
@@ -193,7 +193,7 @@ _APPENDIX = (
     ),
 )  # fmt: skip
 _UNTESTED = (
-    Row("Figures 5, 6, 8", "returns of HalfCheetah, Hopper, Humanoid and six Atari games",
+    Row("Figs. 5, 6, 8", "returns of HalfCheetah, Hopper, Humanoid and six Atari games",
         why="16 or 32 cores and a GPU for three hours per run; the full form has the MuJoCo tasks"),
     Row("Section 4.3", "tuned baselines", why="the 115 searches of Tables 3 and 4"),
     Row("Appendix D", "A3C solves InvertedPendulum but no harder control",

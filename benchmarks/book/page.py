@@ -130,5 +130,5 @@ def how(page: Page, data: Mapping[str, Data]) -> str:
     return (
         f"`python benchmarks/results.py {page.name}{flag}`: {len(lines)} runs, "
         f"{minutes:.0f} minutes of runs in all, at {commits}, on {machines}. Spreads are standard "
-        f"errors over seeds. Data: {links}. [What the verdicts mean](index.md#verdicts)."
+        f"errors over seeds. Data: {links}. [Verdicts](index.md#verdicts)."
     )

@@ -180,6 +180,10 @@ _APPENDIX = (
         "Appendix E", "π/μ is large where μ is low", "the same", _FORMULAS, large_where_rare,
     ),
     Row(
+        "Beyond", "a target period of NK/16 helps IMPACT", "regulator", _TARGETS,
+        higher("impact_targets", "final_return", "NK/16", "IMPACT"),
+    ),
+    Row(
         "Beyond", "scale-free values help IMPACT", "Pendulum", _CONTINUOUS,
         higher("impact_continuous", "area", "not normalised", "literal"),
     ),

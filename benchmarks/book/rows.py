@@ -98,7 +98,10 @@ class Row:
         missing = [name for name in self.experiments if not len(data.get(name, Runs(())))]
         if missing:
             return Judgement(Verdict.NOT_RUN, f"no runs of {', '.join(missing)}")
-        return self.judge(data)
+        try:
+            return self.judge(data)
+        except (LookupError, ValueError):  # of a variant without runs, by name or in a mean
+            return Judgement(Verdict.NOT_RUN, f"incomplete runs of {', '.join(self.experiments)}")
 
 
 def spread(values: Sequence[float], digits: int | None = None) -> str:

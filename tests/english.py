@@ -29,7 +29,8 @@ DIALECT = [
 ]
 PATTERN = re.compile("|".join(DIALECT), re.IGNORECASE)
 # Pages also avoid these; in code they may be names of the field (a figure of matplotlib).
-PAGES_ONLY = [r"\bpictures?\b", r"\bfigures?\b", r"\balike\b", r"\b(said|shown|seen) of\b"]
+PAGES_ONLY = [r"\bpictures?\b", r"\balike\b", r"\b(said|shown|seen) of\b"]
+PAGES_ONLY += [r"\bfigures?\b(?! [A-Z]?\d)"]  # except numbered figures of papers
 PAGES_ONLY += [r"\boptimizers?\b"]  # British spelling; `optimizer` is a setting
 PAGE_PATTERN = re.compile("|".join([*DIALECT, *PAGES_ONLY]), re.IGNORECASE)
 RELATIVE_SUBJECT = re.compile(r"^(What|Who|Whoever|Whether|Whose)\b.*\.\)?$")

@@ -271,13 +271,17 @@ def gather(cases: list[Case], args: Args, console: Console) -> list[str]:
     return failed
 
 
+def find_environments() -> None:
+    """Add the folder of learning_envs.py to the path of child processes."""
+    path = [str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+
+
 def main(args: Args) -> int:
     """Run missing cases, report, and print failures. Return the exit status."""
     console, failed = wide_console(), []
     if not args.report:
-        # Child processes find learning_envs.py by this path.
-        path = [str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
-        os.environ["PYTHONPATH"] = os.pathsep.join(path)
+        find_environments()
         failed = gather(grid(args), args, console)
     args.output.mkdir(parents=True, exist_ok=True)
     report([args.output / case.name for case in grid(args)], args.output, args.docs, console)

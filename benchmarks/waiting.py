@@ -94,13 +94,14 @@ class Waiting(gymnasium.Env):
 
     def step(self, action):
         if self._claim:
-            self._step_s *= SLOWER if _is_first(self._claim) else 1
+            self._step_s *= SLOWER if is_first(self._claim) else 1
             self._claim = ""
         time.sleep(self._step_s)
         return np.zeros(4, np.float32), 1.0, False, False, {}
 
 
-def _is_first(claim: str) -> bool:
+def is_first(claim: str) -> bool:
+    """Create the file ``claim``; return False if it exists."""
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -29,7 +29,8 @@ def trained(config: Config) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(config.run_dir or folder) / "run"
         config = dataclasses.replace(config, run_dir=str(run_dir), log_interval_s=0.1)
-        with hr.Trainer(config) as trainer:
+        kind = hr.LearnerGroup if config.num_learners > 1 else hr.Trainer
+        with kind(config) as trainer:
             for _ in trainer:
                 pass
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))

@@ -1,0 +1,83 @@
+"""benchmarks/book/lesson.py: cases, verdicts on made-up runs, and the checks of formulas."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def book(benchmark, monkeypatch):
+    """The modules of the page, by the end of their name."""
+    path = Path(benchmark("common").__file__).with_name("waiting.py")
+    spec = importlib.util.spec_from_file_location("waiting", path)  # not tests/waiting.py
+    monkeypatch.setitem(sys.modules, "waiting", importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(sys.modules["waiting"])
+    names = ("lesson", "lesson_envs", "lesson_formulas", "lesson_judges", "experiment", "rows")
+    return {name: benchmark(f"book.{name}") for name in names}
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_cases_are_unique_and_valid(book, quick):
+    form = book["experiment"].Form(quick, first_seed=500)
+    for experiment in book["lesson"].PAGE.experiments:
+        cases = experiment.cases(form)
+        assert len({json.dumps(case) for case in cases}) == len(cases) > 0
+        for case in {json.dumps({**case, "seed": 500}): case for case in cases}.values():
+            experiment.settings_of(case)
+
+
+def verdict(book, where, *runs):
+    """Return the verdict of a row on pairs of a case and values."""
+    (row,) = [row for row in book["lesson"].PAGE.rows if row.where == where]
+    made = book["rows"].Runs(tuple(book["rows"].Run(*run) for run in runs))
+    return row.judge({row.experiments[0]: made}).verdict.value
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.97, "reproduced"), (0.7, "not reproduced")])
+def test_speeds_are_compared_with_the_ceiling(book, share, expected):
+    sizes = {"actors": 32, "envs": 16, "step_ms": 20, "learners": 1}
+    values = {"sps": share * 25_600, "share": share}
+    assert verdict(book, "Python games", (sizes, values)) == expected
+    case = {"what": "training", "one_is_slow": True}
+    assert verdict(book, "Slow actor", (case, values)) == expected
+
+
+@pytest.mark.parametrize(("appo", "expected"), [(0.9, "in kind"), (0.2, "refuted")])
+def test_a_slow_actor_costs_the_share_that_runs_lose(book, appo, expected):
+    runs = [
+        ({"algo": algo, "actors": actors, "one_is_slow": actors == 8}, {"sps": sps})
+        for algo, kept in (("ppo", 0.3), ("appo", appo))
+        for actors, sps in ((1, 100.0), (8, kept * 100.0))
+    ]
+    assert verdict(book, "Straggler problem", *runs) == expected
+
+
+def test_the_example_may_climb_without_preferring_priorities(book):
+    values = {"random_return": 38.0, "final_return": 80.0, "picks_best": 0.2, "share_of_best": 0.9}
+    runs = [({"variant": v}, values) for v in ("literal", "tuned")]
+    assert verdict(book, "Example, start", *runs) == "refuted"
+    assert verdict(book, "Example, return", *runs) == "reproduced"
+    assert verdict(book, "Example, priorities", *runs) == "not reproduced"
+
+
+def test_formulas_agree_with_the_lesson_and_biases_have_the_expected_order(book, monkeypatch):
+    formulas = book["lesson_formulas"]
+    monkeypatch.setattr(formulas, "COLUMNS", 500)
+    monkeypatch.setattr(formulas, "SWEEPS", 30)
+    found = formulas.formulas({"seed": 0})
+    assert max(found["error"], found["error_n_step"]) < 1e-4
+    assert found["bias_uncorrected"] < found["bias_vtrace"] < 0 < found["gap"]
+    assert (found["batch_1"], found["batch_2"]) == (4800, 9600)
+
+
+def test_only_the_environment_that_claims_the_wait_is_slow(book, tmp_path):
+    envs = [book["lesson_envs"].Wait(0.0, f"{tmp_path}/claim") for _ in range(2)]
+    for wait in envs:
+        wait._step_s = 1e-4
+        wait()
+    assert [wait._step_s for wait in envs] == [1e-3, 1e-4]

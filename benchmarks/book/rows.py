@@ -144,3 +144,18 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
         return Verdict.NOT_REPRODUCED
     order = list(Verdict)
     return max(verdicts, key=order.index)
+
+
+def own_setting(verdict: Verdict) -> Verdict:
+    """Return REPRODUCED for IN_KIND: at the paper's setting, or independent of scale."""
+    return Verdict.REPRODUCED if verdict is Verdict.IN_KIND else verdict
+
+
+def holds(condition: bool) -> Verdict:
+    """Return the verdict on a claim that has no spread."""
+    return Verdict.REPRODUCED if condition else Verdict.REFUTED
+
+
+def named(texts: Mapping[str, Sequence[float]]) -> str:
+    """Format several spreads, each after its name."""
+    return ", ".join(f"{name} {spread(values)}" for name, values in texts.items())

@@ -173,7 +173,7 @@ def _discrete(form: Form) -> list[dict[str, Any]]:
 
 def _compared(form: Form) -> list[dict[str, Any]]:
     cartpole = ("CartPole-v1", form.pick(40_000, 200_000))
-    quick = (("Pendulum-v1", 50_000), cartpole)
+    quick = (("Pendulum-v1", 40_000), cartpole)
     cheetah, hopper, humanoid = (
         (f"{name}-v5", 2_000_000) for name in ("HalfCheetah", "Hopper", "Humanoid")
     )
@@ -194,7 +194,7 @@ def in_processes(case: Case) -> hr.Config:
 
 
 def _workers(form: Form) -> list[dict[str, Any]]:
-    steps = form.pick(5_000, 20_000)
+    steps = form.pick(4_000, 20_000)
     return [
         {"env": "CartPole-v1", "variant": "IMPACT", "workers": n, "total_steps": n * steps,
          "seed": seed}

@@ -78,7 +78,7 @@ def improved(run: Run) -> float:
 
 def dropped(run: Run) -> float:
     """Return how far the final return is below the highest."""
-    return max(0.0, float(run.values["peak_return"] - run.values["final_return"]))
+    return round(max(0.0, run.values["peak_return"] - run.values["final_return"]), 3)
 
 
 def drops_less(data: Data) -> Judgement:
@@ -293,6 +293,7 @@ def table(*tasks: str) -> Judge:
 def number_of_runs(data: Data) -> Judgement:
     """Judge Tables 3 and 4: the values are valid settings, as many as the runs."""
     runs = data["impact_searched"]
-    values, stated = sum(runs.values("values")), sum(runs.values("runs"))
-    agree = all(run.values["values"] == run.values["runs"] for run in runs)
-    return property_holds(agree, f"{values:.0f} values accepted, {stated:.0f} runs stated")
+    agree = all(run.values["agree"] for run in runs)
+    values = sum(runs.values("values"))
+    stated = "as many as" if agree else "not the number of"
+    return property_holds(agree, f"{values:.0f} values accepted, {stated} runs stated")

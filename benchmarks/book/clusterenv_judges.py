@@ -117,26 +117,27 @@ def short(runs: Runs) -> str:
 # -- the interface ---------------------------------------------------------------------------------
 
 
-def one(name: str) -> Callable[[Data], Runs]:
-    """Return the runs of a check."""
-    return lambda data: data["clusterenv_checks"].where(check=name)
+def checked(data: Data, name: str) -> Runs:
+    """Return the runs of a check; raises LookupError without any."""
+    runs = data["clusterenv_checks"].where(check=name)
+    if not len(runs):
+        raise LookupError(name)
+    return runs
 
 
 def identical(name: str) -> Callable[[Data], Judgement]:
     """Return a judge of a check whose trajectories should be equal."""
 
     def judge(data: Data) -> Judgement:
-        values = one(name)(data).values("difference")
-        if not values:
-            return Judgement(Verdict.NOT_RUN, "no run ended")
-        return Judgement(holds(max(values) == 0.0), f"greatest difference {max(values):g}")
+        greatest = max(checked(data, name).values("difference"))
+        return Judgement(holds(greatest == 0.0), f"greatest difference {greatest:g}")
 
     return judge
 
 
 def listing(data: Data) -> Judgement:
     """Judge whether the listing runs, and fetches weights when the agent changes much."""
-    runs = one("listing")(data)
+    runs = checked(data, "listing")
     early, late = runs.values("syncs_before"), runs.values("syncs_after")
     text = f"{max(early):g} fetches in 500 small updates, {min(late):g} in 500 large ones"
     return Judgement(holds(max(early) < min(late)), text)
@@ -144,13 +145,13 @@ def listing(data: Data) -> Judgement:
 
 def formula(data: Data) -> Judgement:
     """Judge whether the measured divergence is that of the formula."""
-    error = max(one("divergence")(data).values("relative_error"))
+    error = max(checked(data, "divergence").values("relative_error"))
     return Judgement(holds(error < 1e-4), f"relative difference at most {error:.1e}")
 
 
 def partial(data: Data) -> Judgement:
     """Judge whether two of 16 endless environments can be reset."""
-    runs = one("partial")(data)
+    runs = checked(data, "partial")
     good = all(r.get("reset") == [1.0, 1.0] and r.get("others") == [301.0] for r in runs)
     return Judgement(holds(good), "2 of 16 were reset; the others continued at step 301")
 

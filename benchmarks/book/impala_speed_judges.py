@@ -1,0 +1,157 @@
+"""Judgements of the page on IMPALA that are about time, or about V-trace's properties."""
+
+from __future__ import annotations
+
+import statistics
+
+from book.impala_judges import Data, Judge, held
+from book.rows import Judgement, Runs, Verdict, more, spread
+
+# -- properties of V-trace -------------------------------------------------------------------------
+
+
+def below(bound: float, *names: str) -> Judge:
+    """Judge whether all errors are within rounding."""
+
+    def judge(data: Data) -> Judgement:
+        largest = max(max(data["impala_vtrace"].values(name)) for name in names)
+        return held(largest < bound, f"largest error {largest:.0e}")
+
+    return judge
+
+
+def contracts(data: Data) -> Judgement:
+    """Judge theorem 1: the modulus is within the bound, and the fixed point is as stated."""
+    runs = data["impala_vtrace"]
+    excess, error = (max(runs.values(name)) for name in ("modulus_excess", "fixed_point_error"))
+    text = f"modulus − bound at most {excess:.3f}".replace("-", "−")
+    return held(excess <= 1e-9 and error < 1e-9, f"{text}; fixed point off by {error:.0e}")
+
+
+def traces(data: Data) -> Judgement:
+    """Judge whether a larger c_bar converges faster to the same fixed point."""
+    runs = data["impala_vtrace"]
+    fast, slow = runs.values("rate_c_1"), runs.values("rate_c_01")
+    same = max(runs.values("fixed_point_error")) < 1e-9
+    faster = all(a < b for a, b in zip(fast, slow, strict=True))
+    return held(same and faster, f"error × {spread(fast, 2)} vs. × {spread(slow, 2)} per sweep")
+
+
+def online(data: Data) -> Judgement:
+    """Judge whether sampled values approach the value of the policy in between."""
+    runs = data["impala_vtrace"]
+    error, pi, mu = (runs.values(name) for name in ("online_error", "to_pi", "to_mu"))
+    near = max(error) < 0.25 * min(*pi, *mu)
+    text = f"distance {spread(error, 2)}; to V of π {spread(pi, 2)}, of μ {spread(mu, 2)}"
+    return held(near, text)
+
+
+def estimates(data: Data) -> Judgement:
+    """Judge whether r + gamma v' is unbiased, and v is not (at 5 standard errors of sampling)."""
+    runs = data["impala_vtrace"]
+    q, v = runs.values("q_bias_se"), runs.values("v_bias_se")
+    text = f"largest bias {spread(runs.values('q_bias'), 2)} vs. {spread(runs.values('v_bias'), 2)}"
+    return held(max(q) < 5 < min(v), text)
+
+
+# -- speed -----------------------------------------------------------------------------------------
+
+
+def headline(data: Data) -> Judgement:
+    """Judge whether a learner reaches the paper's frames per second."""
+    rates = data["impala_rate"].where(algo="impala").values("sps")
+    verdict = more(rates, (250_000.0,))
+    return Judgement(Verdict.NOT_REPRODUCED if verdict is Verdict.REFUTED else verdict,
+                     f"{spread(rates)} steps/s")  # fmt: skip
+
+
+def ratio_to_a3c(data: Data) -> Judgement:
+    """Judge whether IMPALA is faster than A3C with as many environments."""
+    runs = data["impala_rate"]
+    own = runs.where(algo="impala").values("sps")
+    many, one = (runs.where(algo="a3c", envs_per_actor=n).values("sps") for n in (256, 1))
+    by_many, by_one = (statistics.fmean(own) / statistics.fmean(rates) for rates in (many, one))
+    return Judgement(more(own, many), f"× {by_many:.1f}; × {by_one:.0f} with 1 per actor")
+
+
+def architectures(name: str, others: tuple[str, ...], task: str) -> Judge:
+    """Judge whether an architecture is faster than the fastest of others on a task."""
+
+    def judge(data: Data) -> Judgement:
+        runs = data["impala_throughput"].where(task=task)
+        rates = {other: runs.where(architecture=other).values("sps") for other in others}
+        rival = max(rates, key=lambda other: statistics.fmean(rates[other]))
+        own = runs.where(architecture=name).values("sps")
+        return Judgement(
+            more(own, rates[rival]), f"{spread(own)} vs. {spread(rates[rival])} ({rival})"
+        )
+
+    return judge
+
+
+def waits(data: Data) -> Judgement:
+    """Judge whether actors of A2C wait more than IMPALA's in the uneven task."""
+    runs = data["impala_throughput"].where(task="uneven")
+    idle = {
+        name: [1 - x for x in runs.where(architecture=name).values("actor_busy")]
+        for name in ("A2C, sync trajectory", "IMPALA")
+    }
+    a, b = idle.values()
+    return Judgement(more(a, b), f"{spread(a, 2)} vs. {spread(b, 2)} of their time")
+
+
+def clock(data: Data) -> Judgement:
+    """Judge whether IMPALA needs fewer seconds than A3C."""
+    runs = data["impala_clock"].by("algo")
+    a, b = (runs[name].values("seconds_to_target") for name in ("impala", "a3c"))
+    steps = [spread(runs[name].values("steps_to_target")) for name in ("impala", "a3c")]
+    return Judgement(
+        more(b, a), f"{spread(a, 1)} vs. {spread(b, 1)} s ({steps[0]} vs. {steps[1]} steps)"
+    )
+
+
+def learners_faster(data: Data) -> Judgement:
+    """Judge whether two learners are faster than one."""
+    one, two = (of.values("sps") for of in _by_learners(data))
+    ratio = statistics.fmean(two) / statistics.fmean(one)
+    return Judgement(more(two, one), f"× {ratio:.2f} ({spread(one)}, {spread(two)} steps/s)")
+
+
+def learners_alike(data: Data) -> Judgement:
+    """Judge whether two learners end as high as one, within a tenth of its return."""
+    one, two = (of.values("final_return") for of in _by_learners(data))
+    verdict = more(two, one, -0.1 * abs(statistics.fmean(one)))
+    return Judgement(verdict, f"{spread(one, 0)}, {spread(two, 0)}")
+
+
+def _by_learners(data: Data) -> tuple[Runs, Runs]:
+    runs = data["impala_learners"].by("learners")
+    return runs[1], runs[2]
+
+
+def layers(data: Data) -> Judgement:
+    """Judge whether the networks have the paper's numbers of convolutions."""
+    counts = {name: set(of.values("convolutions")) for name, of in _networks(data).items()}
+    weights = [of.values("parameters")[0] / 1e6 for of in _networks(data).values()]
+    true = counts == {"impala_shallow": {2}, "impala_deep": {15}}
+    each = ", ".join(str(max(one)) for one in counts.values())
+    return held(true, f"{each}; {weights[0]:.1f}, {weights[1]:.1f} million parameters")
+
+
+def folding(data: Data) -> Judgement:
+    """Judge whether all time steps at once are faster than one environment's steps in turn."""
+    runs = _networks(data)["impala_shallow"]
+    fold, step, one = (runs.values(name) for name in ("folded", "by_step", "one_environment"))
+    text = f"{spread(fold)} vs. {spread(step)} by step, {spread(one)} in one environment"
+    return Judgement(more(fold, one), text)
+
+
+def larger_batch(data: Data) -> Judgement:
+    """Judge whether a learner is faster with 128 than with 32 rollouts."""
+    runs = _networks(data)["impala_shallow"]
+    large, small = runs.values("batch_128"), runs.values("batch_32")
+    return Judgement(more(large, small), f"{spread(large)} vs. {spread(small)} frames/s")
+
+
+def _networks(data: Data) -> dict[str, Runs]:
+    return data["impala_network"].by("conv")

@@ -11,7 +11,7 @@ from book.rows import Row
 _GAME = "SSAConjunction"
 _SMALL = "SimpleSatellite"
 _MANY = "512 environments, 20 ms"
-_PROCESS = "random decision process, stale actors"
+_PROCESS = "random process, stale actors"
 
 ROWS = (
     Row("Target", "250,000 frames/s", why="needs a GPU and 32 or more cores"),

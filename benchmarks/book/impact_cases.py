@@ -164,6 +164,7 @@ def _discrete(form: Form) -> list[dict[str, Any]]:
         *(f"K={passes}" for passes in PASSES),
         "N=1, K=2",
         "N=16, K=20",
+        "PPO",
         "IMPALA",
         "IMPALA, 8 batches old",
         "IMPACT, 8 batches old",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from book.impact_cases import COMPARED, PASSES, WORKERS
+from book.impact_cases import PASSES, WORKERS
 from book.rows import Judgement, Run, Runs, Verdict, more, spread, worst
 
 Data = Mapping[str, Runs]
@@ -28,12 +28,17 @@ def listed(values: Mapping[str, Sequence[float]]) -> str:
     return ", ".join(f"{name} {spread(each)}" for name, each in values.items())
 
 
+def all_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict of a claim that a single refuted part refutes, such as to be the best."""
+    return Verdict.REFUTED if Verdict.REFUTED in verdicts else worst(verdicts)
+
+
 def higher(experiment: str, name: str, best: str, *others: str) -> Judge:
     """Return a judge: the first variant has a larger value than each of the others."""
 
     def judge(data: Data) -> Judgement:
         values = {v: of(data, experiment, v, name) for v in (best, *others)}
-        verdict = worst([more(values[best], values[other]) for other in others])
+        verdict = all_of([more(values[best], values[other]) for other in others])
         return Judgement(verdict, listed(values))
 
     return judge
@@ -104,7 +109,7 @@ def target_periods(data: Data) -> Judgement:
     final = {name: of(data, "impact_targets", name, "final_return") for name in _FACTORS}
     known = base.values("final_return")
     verdicts = [more(each, known, margin) for each in final.values()]
-    return Judgement(worst(verdicts), listed({"NK": known, **final}))
+    return Judgement(all_of(verdicts), listed({"NK": known, **final}))
 
 
 def short_periods(data: Data) -> Judgement:
@@ -126,16 +131,6 @@ def unstable(experiment: str, more_so: str, less_so: str) -> Judge:
     return judge
 
 
-def both(*judges: Judge) -> Judge:
-    """Return a judge of a claim with several parts."""
-
-    def judge(data: Data) -> Judgement:
-        parts = [one(data) for one in judges]
-        return Judgement(worst([p.verdict for p in parts]), "; ".join(p.result for p in parts))
-
-    return judge
-
-
 # -- figure 4 --------------------------------------------------------------------------------------
 
 
@@ -147,7 +142,7 @@ def best_passes(data: Data) -> Judgement:
     for name, t in tables.items():
         best = max(t, key=lambda k: float(np.mean(t[k])))
         results.append(f"{name} {listed({k: t[k] for k in dict.fromkeys(('K=2', best))})}")
-    return Judgement(worst(verdicts), "; ".join(results))
+    return Judgement(all_of(verdicts), "; ".join(results))
 
 
 def both_gain(data: Data) -> Judgement:
@@ -185,33 +180,44 @@ def throughput(data: Data) -> Judgement:
     return Judgement(verdict, f"steps/s: {listed(speed)}")
 
 
-def sensitive(data: Data) -> Judgement:
-    """Judge section 4.3: N and K matter in continuous tasks, and N = 16, K = 20 is robust."""
+def best_buffer(data: Data) -> Judgement:
+    """Judge section 4.3: N = 16, K = 20 is best in continuous tasks."""
     area = {v: of(data, "impact_continuous", v, "area") for v in ("N=16, K=20", "K=2", "N=1")}
     area |= {"N=8, K=10": of(data, "impact_continuous", "IMPACT", "area")}
     best = "N=16, K=20"
-    verdict = worst([more(area[best], each) for name, each in area.items() if name != best])
-    return Judgement(verdict, f"mean returns: {listed(area)}")
+    verdict = all_of([more(area[best], each) for name, each in area.items() if name != best])
+    return Judgement(verdict, listed(area))
 
 
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def compared(env: str, other: str, seconds: bool) -> Judge:
-    """Return a judge: IMPACT is ahead of another algorithm on a task.
-
-    Args:
-        seconds: compare returns at equal time, instead of mean returns over equal steps.
-    """
+def in_steps(other: str) -> Judge:
+    """Return a judge: IMPACT's mean return over equal steps is above that of another algorithm."""
 
     def judge(data: Data) -> Judgement:
-        runs = data["impact_compared"].where(env=env)
-        if seconds:
-            values = equal_time(runs, "variant")
-        else:
-            values = {v: runs.where(variant=v).values("area") for v in COMPARED}
-        verdict = more(values["IMPACT"], values[other])
-        return Judgement(verdict, f"{env} {listed({v: values[v] for v in ('IMPACT', other)})}")
+        tasks = {"continuous": "IMPACT", "discrete": "K=2"}
+        parts = {
+            task: {
+                v: of(data, f"impact_{task}", k, "area")
+                for v, k in (("IMPACT", own), (other, other))
+            }
+            for task, own in tasks.items()
+        }
+        verdict = worst([more(part["IMPACT"], part[other]) for part in parts.values()])
+        return Judgement(verdict, "; ".join(listed(part) for part in parts.values()))
+
+    return judge
+
+
+def in_time(other: str) -> Judge:
+    """Return a judge: IMPACT's return at equal time is above that of another algorithm."""
+
+    def judge(data: Data) -> Judgement:
+        parts = [equal_time(runs, "variant") for runs in data["impact_compared"].by("env").values()]
+        verdict = worst([more(part["IMPACT"], part[other]) for part in parts])
+        names = ("IMPACT", other)
+        return Judgement(verdict, "; ".join(listed({v: part[v] for v in names}) for part in parts))
 
     return judge
 

@@ -151,7 +151,7 @@ def _targets(form: Form) -> list[dict[str, Any]]:
 def _continuous(form: Form) -> list[dict[str, Any]]:
     env, steps = form.pick(("Pendulum-v1", 50_000), ("HalfCheetah-v5", 1_000_000))
     variants = (
-        "IMPALA", "APPO", "APPO, 10 passes", "R2", "IMPACT", "PPO", "K=1", "K=2", "K=32", "N=1",
+        "IMPALA", "APPO", "APPO, 10 passes", "R2", "IMPACT", "PPO", "K=1", "K=2", "N=1",
         "N=16, K=20", "IMPALA, 10 passes", "IMPALA, rate / 10", "IMPALA, rate × 10",
         "literal", "not normalised", "annealed",
     )  # fmt: skip
@@ -173,8 +173,8 @@ def _discrete(form: Form) -> list[dict[str, Any]]:
 
 
 def _compared(form: Form) -> list[dict[str, Any]]:
-    cartpole = ("CartPole-v1", form.pick(40_000, 200_000))
-    quick = (("Pendulum-v1", 40_000), cartpole)
+    cartpole = ("CartPole-v1", form.pick(30_000, 200_000))
+    quick = (("Pendulum-v1", 30_000), cartpole)
     cheetah, hopper, humanoid = (
         (f"{name}-v5", 2_000_000) for name in ("HalfCheetah", "Hopper", "Humanoid")
     )
@@ -195,7 +195,7 @@ def in_processes(case: Case) -> hr.Config:
 
 
 def _workers(form: Form) -> list[dict[str, Any]]:
-    steps = form.pick(4_000, 20_000)
+    steps = form.pick(3_000, 20_000)
     return [
         {"env": "CartPole-v1", "variant": "IMPACT", "workers": n, "total_steps": n * steps,
          "seed": seed}

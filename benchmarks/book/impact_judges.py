@@ -91,9 +91,8 @@ def drops_less(data: Data) -> Judgement:
     fresh = {"IMPALA": "IMPALA", "IMPACT": "K=2"}
     lost = {}
     for name, variant in fresh.items():
-        new, old = (
-            of(data, "impact_discrete", v, "area") for v in (variant, f"{name}, 8 batches old")
-        )
+        names = (variant, f"{name}, 8 batches old")
+        new, old = (of(data, "impact_discrete", each, "area") for each in names)
         lost[name] = [1 - b / a for a, b in zip(new, old, strict=False)]
     return Judgement(more(lost["IMPALA"], lost["IMPACT"]), f"share lost: {listed(lost)}")
 
@@ -148,11 +147,8 @@ def best_passes(data: Data) -> Judgement:
 def both_gain(data: Data) -> Judgement:
     """Judge section 4.2: some K above 1 is better than K = 1 in steps and in time."""
     tables = _by_passes(data)
-    found = {
-        k: worst([more(t[k], t["K=1"]) for t in tables.values()])
-        for k in tables["steps"]
-        if k != "K=1"
-    }
+    larger = [k for k in tables["steps"] if k != "K=1"]
+    found = {k: worst([more(t[k], t["K=1"]) for t in tables.values()]) for k in larger}
     order = list(Verdict)
     k = min(found, key=lambda name: order.index(found[name]))
     results = [f"{name} {listed({k: t[k], 'K=1': t['K=1']})}" for name, t in tables.items()]
@@ -192,32 +188,24 @@ def best_buffer(data: Data) -> Judgement:
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def in_steps(other: str) -> Judge:
+def in_steps(task: str, other: str) -> Judge:
     """Return a judge: IMPACT's mean return over equal steps is above that of another algorithm."""
+    own = {"continuous": "IMPACT", "discrete": "K=2"}[task]
 
     def judge(data: Data) -> Judgement:
-        tasks = {"continuous": "IMPACT", "discrete": "K=2"}
-        parts = {
-            task: {
-                v: of(data, f"impact_{task}", k, "area")
-                for v, k in (("IMPACT", own), (other, other))
-            }
-            for task, own in tasks.items()
-        }
-        verdict = worst([more(part["IMPACT"], part[other]) for part in parts.values()])
-        return Judgement(verdict, "; ".join(listed(part) for part in parts.values()))
+        ours, theirs = (of(data, f"impact_{task}", v, "area") for v in (own, other))
+        return Judgement(more(ours, theirs), listed({"IMPACT": ours, other: theirs}))
 
     return judge
 
 
-def in_time(other: str) -> Judge:
+def in_time(env: str, other: str) -> Judge:
     """Return a judge: IMPACT's return at equal time is above that of another algorithm."""
 
     def judge(data: Data) -> Judgement:
-        parts = [equal_time(runs, "variant") for runs in data["impact_compared"].by("env").values()]
-        verdict = worst([more(part["IMPACT"], part[other]) for part in parts])
-        names = ("IMPACT", other)
-        return Judgement(verdict, "; ".join(listed({v: part[v] for v in names}) for part in parts))
+        values = equal_time(data["impact_compared"].where(env=env), "variant")
+        ours, theirs = values["IMPACT"], values[other]
+        return Judgement(more(ours, theirs), listed({"IMPACT": ours, other: theirs}))
 
     return judge
 

@@ -61,8 +61,8 @@ def test_time_counts_from_the_first_update_until_the_fastest_run_ends(book):
     found = runs(book, {"IMPACT": (100, 4), "PPO": (100, 1), "IMPALA": (80, 4)}, env="CartPole-v1")
     at = judges.equal_time(found.where(seed=0), "variant")  # after 25 seconds
     assert at == {"IMPACT": [100.0], "PPO": [25.0], "IMPALA": [80.0]}
-    assert verdict(judges.in_time("PPO"), "impact_compared", found) == "in kind"
-    assert verdict(judges.in_time("IMPALA"), "impact_compared", found) == "in kind"
+    assert verdict(judges.in_time("CartPole-v1", "PPO"), "impact_compared", found) == "in kind"
+    assert verdict(judges.in_time("CartPole-v1", "IMPALA"), "impact_compared", found) == "in kind"
     assert verdict(judges.wall_time, "impact_compared", found) == "in kind"
 
 

@@ -60,7 +60,7 @@ _SPEED = (
     Row("Abstract", "250,000 frames/s", "CartPole, 2 × 256 environments", ("impala_rate",),
         headline),
     Row("Introduction", "30 times faster than A3C", "same", ("impala_rate",), ratio_to_a3c),
-    Row("Section 3.1", "folding time into the batch is faster", "shallow network, frames/s",
+    Row("Section 3.1", "folding time into the batch is faster", "shallow network",
         NETWORK, folding),
     Row("Figure 3", "2 and 15 convolutions", "parameters counted", NETWORK, layers),
     Row("Figure 2", "A2C's actors wait for the slowest", "uneven episodes", SPEED, waits),

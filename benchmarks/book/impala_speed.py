@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import tempfile
@@ -177,16 +178,20 @@ LEARNERS = Experiment("impala_learners", _learners_cases, _learners_config, _lea
 LENGTH, BATCHES = 20, (32, 128)
 
 
+CONVOLUTIONS = ("impala_shallow", "impala_deep")
+
+
 def _network_cases(form: Form) -> list[dict[str, Any]]:
-    return [
-        {"conv": conv, "seconds": form.pick(quick=1.0, full=10.0), "seed": seed}
-        for seed in form.seeds(quick=3, full=5)
-        for conv in ("impala_shallow", "impala_deep")
-    ]
+    seconds = form.pick(quick=1.0, full=10.0)
+    return [{"seconds": seconds, "seed": seed} for seed in form.seeds(quick=3, full=5)]
 
 
 def _network_settings(case: Case) -> dict[str, Any]:
-    return {"length": LENGTH, "batches": BATCHES, "image": architectures.NETWORKS[case["conv"][7:]]}
+    return {"length": LENGTH, "batches": BATCHES, "networks": {n: _policy(n) for n in CONVOLUTIONS}}
+
+
+def _policy(conv: str) -> hr.Network:
+    return hr.Network(conv=conv, core="lstm", core_size=256)  # type: ignore[arg-type]
 
 
 def rate(step: Callable[[], Tensor], frames: int, seconds: float) -> float:
@@ -200,27 +205,34 @@ def rate(step: Callable[[], Tensor], frames: int, seconds: float) -> float:
 
 
 def _network(case: Case) -> dict[str, Any]:
+    """Return rates of the shallow network, and the sizes of both."""
     torch.manual_seed(case["seed"])
-    conv, seconds = case["conv"], case["seconds"]
-    torso, lstm = ImageTorso(conv, 3, 72, 96), nn.LSTM(256, 256)
-    spaces = Box(0, 255, (72, 96, 3), np.uint8), Discrete(9)
-    policy = hr.Policy(*spaces, hr.Network(conv=conv, core="lstm", core_size=256))
-    images = torch.rand(LENGTH, BATCHES[0], 3, 72, 96)
-    by_step = lambda: torch.stack([torso(row) for row in images])  # noqa: E731
-    single = lambda: torch.stack([torso(images[t, :1]) for t in range(LENGTH)])  # noqa: E731
-    found: dict[str, Any] = {
-        "convolutions": sum(isinstance(m, nn.Conv2d) for m in policy.modules()),
-        "parameters": sum(p.numel() for p in policy.parameters()),
-        "folded": rate(lambda: torso(images.flatten(0, 1)), LENGTH * BATCHES[0], seconds),
-        "by_step": rate(by_step, LENGTH * BATCHES[0], seconds),
-        "one_environment": rate(single, LENGTH, seconds),
-    }
-    if conv == "impala_shallow":
-        for batch in BATCHES:
-            features = torch.rand(LENGTH, batch, 3, 72, 96)
-            whole = lambda x=features: lstm(torso(x.flatten(0, 1)).unflatten(0, x.shape[:2]))[0]  # noqa: E731
-            found[f"batch_{batch}"] = rate(whole, LENGTH * batch, seconds)
+    torso, lstm = ImageTorso("impala_shallow", 3, 72, 96), nn.LSTM(256, 256)
+    found: dict[str, Any] = {}
+    for conv in CONVOLUTIONS:
+        policy = hr.Policy(Box(0, 255, (72, 96, 3), np.uint8), Discrete(9), _policy(conv))
+        found[conv] = sum(isinstance(m, nn.Conv2d) for m in policy.modules())
+        found[f"{conv}_parameters"] = sum(p.numel() for p in policy.parameters())
+    measured = {"one_environment": (1, _in_turn), "folded": (BATCHES[0], _folded)}
+    measured |= {f"batch_{n}": (n, _with_core) for n in BATCHES}
+    for name, (batch, forward) in measured.items():
+        images = torch.rand(LENGTH, batch, 3, 72, 96)
+        step = functools.partial(forward, torso, lstm, images)
+        found[name] = rate(step, LENGTH * batch, case["seconds"])
     return found
+
+
+def _in_turn(torso: nn.Module, lstm: nn.Module, images: Tensor) -> Tensor:
+    return torch.stack([torso(row) for row in images])
+
+
+def _folded(torso: nn.Module, lstm: nn.Module, images: Tensor) -> Tensor:
+    return torso(images.flatten(0, 1))  # type: ignore[no-any-return]
+
+
+def _with_core(torso: nn.Module, lstm: nn.Module, images: Tensor) -> Tensor:
+    features = _folded(torso, lstm, images).unflatten(0, images.shape[:2])
+    return lstm(features)[0]  # type: ignore[no-any-return]
 
 
 NETWORK = Experiment("impala_network", _network_cases, _network_settings, _network, alone=True)

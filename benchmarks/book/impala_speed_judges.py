@@ -131,27 +131,23 @@ def _by_learners(data: Data) -> tuple[Runs, Runs]:
 
 def layers(data: Data) -> Judgement:
     """Judge whether the networks have the paper's numbers of convolutions."""
-    counts = {name: set(of.values("convolutions")) for name, of in _networks(data).items()}
-    weights = [of.values("parameters")[0] / 1e6 for of in _networks(data).values()]
-    true = counts == {"impala_shallow": {2}, "impala_deep": {15}}
-    each = ", ".join(str(max(one)) for one in counts.values())
-    return held(true, f"{each}; {weights[0]:.1f}, {weights[1]:.1f} million parameters")
+    runs, names = data["impala_network"], ("impala_shallow", "impala_deep")
+    counts = [set(runs.values(name)) for name in names]
+    weights = [max(runs.values(f"{name}_parameters")) / 1e6 for name in names]
+    each = ", ".join(f"{max(count):.0f}" for count in counts)
+    text = f"{each}; {weights[0]:.1f}, {weights[1]:.1f} million parameters"
+    return held(counts == [{2}, {15}], text)
 
 
 def folding(data: Data) -> Judgement:
-    """Judge whether all time steps at once are faster than one environment's steps in turn."""
-    runs = _networks(data)["impala_shallow"]
-    fold, step, one = (runs.values(name) for name in ("folded", "by_step", "one_environment"))
-    text = f"{spread(fold)} vs. {spread(step)} by step, {spread(one)} in one environment"
-    return Judgement(more(fold, one), text)
+    """Judge whether a whole batch at once is faster than one environment's steps in turn."""
+    runs = data["impala_network"]
+    fold, one = runs.values("folded"), runs.values("one_environment")
+    return Judgement(more(fold, one), f"{spread(fold)} vs. {spread(one)} frames/s in turn")
 
 
 def larger_batch(data: Data) -> Judgement:
     """Judge whether a learner is faster with 128 than with 32 rollouts."""
-    runs = _networks(data)["impala_shallow"]
+    runs = data["impala_network"]
     large, small = runs.values("batch_128"), runs.values("batch_32")
     return Judgement(more(large, small), f"{spread(large)} vs. {spread(small)} frames/s")
-
-
-def _networks(data: Data) -> dict[str, Runs]:
-    return data["impala_network"].by("conv")

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.config import Config
@@ -16,6 +17,7 @@ Case = Mapping[str, Any]
 T = TypeVar("T")
 
 _OF_ONE_RUN = ("seed", "run_dir", "overwrite", "resume")  # settings that don't change a result
+_FILES = ("env_file", "file")  # of custom code, whose folder depends on the checkout
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def flat(values: Any) -> dict[str, Any]:
             value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         if isinstance(value, Mapping):
             for key, inner in value.items():
+                if key in _FILES and isinstance(inner, str):
+                    inner = Path(inner).name
                 if key not in _OF_ONE_RUN:
                     add(f"{name}.{key}" if name else str(key), inner)
         else:

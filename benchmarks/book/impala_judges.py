@@ -13,6 +13,17 @@ from headrace.studies.aggregation import mean_se
 Data = Mapping[str, Runs]
 Judge = Callable[[Data], Judgement]
 ZERO = (0.0,)
+NAMES = {
+    "impala": "IMPALA",
+    "a3c": "A3C",
+    "a2c": "A2C",
+    "vtrace": "V-trace",
+    "one_step": "one-step",
+    "epsilon": "ε",
+    "rho_bar=10": "ρ̄ = 10",
+    "rho_bar=100": "ρ̄ = 100",
+    "q=v": "with v",
+}
 BEST = 3  # of the sampled settings, as in the paper
 
 
@@ -60,7 +71,12 @@ def means(runs: Runs, names: Sequence[str], select: Callable[..., list[float]] =
         )
         for name in names
     }
-    return ", ".join(f"{name.replace('_', '-')} {mean:.2f}" for name, mean in found.items())
+    return ", ".join(f"{_shown(name)} {mean:.2f}" for name, mean in found.items())
+
+
+def _shown(name: str) -> str:
+    name = name.removesuffix("_area")
+    return NAMES.get(name, name)
 
 
 # -- single tasks ----------------------------------------------------------------------------------
@@ -77,7 +93,7 @@ def final_best(name: str, others: Sequence[str], suffix: str = "") -> Judge:
             pairs.append((own, max(rivals, key=statistics.fmean)))
         verdict, text = across(pairs)
         shown = [one + suffix for one in (name, *others)]
-        told = means(data["impala_single"], shown, best).replace("-area", "")
+        told = means(data["impala_single"], shown, best)
         return Judgement(verdict, f"{told}; difference {text}")
 
     return judge
@@ -89,7 +105,7 @@ def stability(data: Data) -> Judgement:
     for algo in ("impala", "a3c"):
         by_task = [sorted(of.values(algo), reverse=True) for of in runs.by("task").values()]
         ranks = [statistics.fmean(rank) for rank in zip(*by_task, strict=False)]
-        curves.append(f"{algo} {' '.join(f'{x:.1f}' for x in ranks)}")
+        curves.append(f"{_shown(algo)} {' '.join(f'{x:.1f}' for x in ranks)}")
     gains = paired(runs, "impala", "a3c")
     return Judgement(more(gains, ZERO), f"{'; '.join(curves)}; difference {spread(gains, 2)}")
 
@@ -120,7 +136,7 @@ def gain_of_replay(data: Data) -> Judgement:
             for of in runs.by("task").values()
         ]
         gains[name] = across(pairs)
-    text = ", ".join(f"{name.replace('_', '-')} {gain}" for name, (_, gain) in gains.items())
+    text = ", ".join(f"{_shown(name)} {gain}" for name, (_, gain) in gains.items())
     return Judgement(gains["vtrace"][0], text)
 
 
@@ -140,8 +156,8 @@ def variant(others: Sequence[str]) -> Judge:
         runs = data["impala_variants"]
         rivals = {name: runs.values(name) for name in others}
         own, rival = runs.values("vtrace"), max(rivals.values(), key=statistics.fmean)
-        shown = {"V-trace": own, **rivals}
-        text = ", ".join(f"{k.replace('_', '-')} {spread(v, 0)}" for k, v in shown.items())
+        shown = {"vtrace": own, **rivals}
+        text = ", ".join(f"{_shown(name)} {spread(v, 0)}" for name, v in shown.items())
         return Judgement(more(own, rival), text)
 
     return judge

@@ -96,6 +96,12 @@ def test_a_seed_does_not_change_the_settings_and_a_setting_does(experiment):
     assert experiment.fingerprint(a) == experiment.fingerprint(b) != experiment.fingerprint(c)
 
 
+def test_the_folder_of_the_checkout_does_not_change_the_settings(book):
+    flat = book["experiment"].flat
+    one, other = (flat({"algo": {"file": f"/{place}/mine.py"}}) for place in "ab")
+    assert one == other == {"algo.file": "mine.py"}
+
+
 def test_runs_of_another_default_are_stale_and_repeated(book, stored, experiment, tmp_path):
     changed = dataclasses.replace(experiment, settings=lambda case: config_of(case, epochs=7))
     data = book["data"].Data(changed, tmp_path)

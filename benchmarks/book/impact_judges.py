@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from book.impact_cases import PASSES, WORKERS
+from book.impact_cases import PASSES, TASKS, WORKERS
 from book.rows import Judgement, Run, Runs, Verdict, more, spread, worst
 
 Data = Mapping[str, Runs]
@@ -55,7 +55,7 @@ def property_holds(holds: bool, result: str) -> Judgement:
 def curve(run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return steps, seconds since the first update, and returns."""
     steps, seconds, returns = np.array(run.values["curve"]).reshape(-1, 3).T
-    first = run.values["seconds_total"] - run.values["seconds"]
+    first = seconds[-1] - run.values["seconds"]  # the clock starts before the first update
     share = run.values.get("core_share", 1.0)
     return steps, (seconds - first) * share, returns
 
@@ -199,13 +199,20 @@ def in_steps(task: str, other: str) -> Judge:
     return judge
 
 
-def in_time(env: str, other: str) -> Judge:
-    """Return a judge: IMPACT's return at equal time is above that of another algorithm."""
+def in_time(task: str, other: str) -> Judge:
+    """Return a judge: IMPACT's return at equal time is above that of another algorithm.
+
+    With several continuous or discrete tasks, on each of them.
+    """
 
     def judge(data: Data) -> Judgement:
-        values = equal_time(data["impact_compared"].where(env=env), "variant")
-        ours, theirs = values["IMPACT"], values[other]
-        return Judgement(more(ours, theirs), listed({"IMPACT": ours, other: theirs}))
+        verdicts, results = [], []
+        for env, runs in data["impact_compared"].by("env").items():
+            if ("noise_color" in TASKS[env]) == (task == "continuous"):
+                values = equal_time(runs, "variant")
+                verdicts.append(more(values["IMPACT"], values[other]))
+                results.append(f"{env}: {listed({v: values[v] for v in ('IMPACT', other)})}")
+        return Judgement(worst(verdicts), "; ".join(results))
 
     return judge
 

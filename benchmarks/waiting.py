@@ -36,6 +36,7 @@ from headrace.envs.names import resolve
 from headrace.studies.machine import machine, show, wide_console, write_csv
 
 SLOWER = 10  # factor of the slow environment's waits
+CLAIM_AT = 20  # step at which an environment may become slow, later than in probes before the run
 
 
 @dataclass(frozen=True)
@@ -73,35 +74,45 @@ class Args:
         return 1.25 * self.fragment_length * self.step_s
 
 
-class Waiting(gymnasium.Env):
-    """Waits at every step, and never ends.
+class Wait:
+    """The wait of a step.
 
     Args:
-        step_s: seconds per step.
-        claim: a path; the first environment that is stepped creates it, and waits ``SLOWER`` times
-            as long. Empty: none does.
+        step_s: seconds.
+        claim: a path; whoever first makes ``CLAIM_AT`` steps creates it, and then waits ``SLOWER``
+            times as long. Empty: nobody does.
     """
+
+    def __init__(self, step_s: float, claim: str = "") -> None:
+        self._step_s, self._claim, self._steps = step_s, claim, 0
+
+    def __call__(self) -> None:
+        self._steps += 1
+        if self._claim and self._steps == CLAIM_AT and _is_first(self._claim):
+            self._step_s *= SLOWER
+        if self._step_s:
+            time.sleep(self._step_s)
+
+
+class Waiting(gymnasium.Env):
+    """Waits at every step, and never ends; see :class:`Wait` for the arguments."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, step_s: float, claim: str = "") -> None:
-        self._step_s, self._claim = step_s, claim
+        self._wait = Wait(step_s, claim)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         return np.zeros(4, np.float32), {}
 
     def step(self, action):
-        if self._claim:
-            self._step_s *= SLOWER if is_first(self._claim) else 1
-            self._claim = ""
-        time.sleep(self._step_s)
+        self._wait()
         return np.zeros(4, np.float32), 1.0, False, False, {}
 
 
-def is_first(claim: str) -> bool:
-    """Create the file ``claim``; return False if it exists."""
+def _is_first(claim: str) -> bool:
     try:
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import gymnasium
@@ -10,19 +9,13 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from waiting import SLOWER, is_first
+from waiting import Wait
 
 OBSERVATION, ACTION = Box(-1, 1, (32,), np.float32), Discrete(4)
 
 
 class Waiting(gymnasium.Env):
-    """Waits at every step, and never ends. The reward is always 1.
-
-    Args:
-        step_s: seconds per step.
-        claim: a path; the first environment or vector that is stepped creates it, and waits
-            ``SLOWER`` times as long. Empty: none does.
-    """
+    """Waits at every step, and never ends; see :class:`waiting.Wait` for the arguments."""
 
     observation_space, action_space = OBSERVATION, ACTION
 
@@ -62,20 +55,6 @@ class WaitingVector(VectorEnv):
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         self._wait()
         return self._obs, self._reward, self._never, self._never, {}
-
-
-class Wait:
-    """The wait of a step; see :class:`Waiting`."""
-
-    def __init__(self, step_s: float, claim: str) -> None:
-        self._step_s, self._claim = step_s, claim
-
-    def __call__(self) -> None:
-        if self._claim:
-            self._step_s *= SLOWER if is_first(self._claim) else 1
-            self._claim = ""
-        if self._step_s:
-            time.sleep(self._step_s)
 
 
 gymnasium.register("Waiting-v0", entry_point=Waiting, vector_entry_point=WaitingVector)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ def book(benchmark, monkeypatch):
     spec = importlib.util.spec_from_file_location("waiting", path)  # not tests/waiting.py
     monkeypatch.setitem(sys.modules, "waiting", importlib.util.module_from_spec(spec))
     spec.loader.exec_module(sys.modules["waiting"])
-    names = ("lesson", "lesson_envs", "lesson_formulas", "lesson_judges", "experiment", "rows")
+    names = ("lesson", "lesson_formulas", "lesson_judges", "experiment", "rows")
     return {name: benchmark(f"book.{name}") for name in names}
 
 
@@ -75,9 +76,11 @@ def test_formulas_agree_with_the_lesson_and_biases_have_the_expected_order(book,
     assert (found["batch_1"], found["batch_2"]) == (4800, 9600)
 
 
-def test_only_the_environment_that_claims_the_wait_is_slow(book, tmp_path):
-    envs = [book["lesson_envs"].Wait(0.0, f"{tmp_path}/claim") for _ in range(2)]
-    for wait in envs:
-        wait._step_s = 1e-4
-        wait()
-    assert [wait._step_s for wait in envs] == [1e-3, 1e-4]
+def test_one_environment_becomes_slow_and_none_of_a_short_probe(book, tmp_path):
+    waiting, slept = sys.modules["waiting"], []
+    waiting.time = SimpleNamespace(sleep=slept.append)
+    probe, first, second = (waiting.Wait(0.1, f"{tmp_path}/claim") for _ in range(3))
+    for wait, steps in ((probe, 5), (first, 30), (second, 30)):
+        for _ in range(steps):
+            wait()
+    assert slept == [0.1] * (5 + 19) + [1.0] * 11 + [0.1] * 30

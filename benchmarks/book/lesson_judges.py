@@ -265,8 +265,11 @@ def learners(data: Data) -> Judgement:
 
 def wargame(kind: str) -> Callable[[Data], Judgement]:
     def judge(data: Data) -> Judgement:
-        own = data["lesson_conjunction"].where(kind=kind).values("evaluated")
+        runs = data["lesson_conjunction"].where(kind=kind)
+        own, steps = runs.values("evaluated"), max(runs.values("total_steps"))
         low = TASKS["SSAConjunction-v0"].low
-        return Judgement(more(own, [low]), f"return {spread(own)}, random actions {low}")
+        better = more(own, [low]) is Verdict.IN_KIND
+        text = f"return {spread(own)} after {steps:,} steps, random actions {low}"
+        return Judgement(Verdict.IN_KIND if better else Verdict.NOT_REPRODUCED, text)
 
     return judge

@@ -156,7 +156,7 @@ TABLE = Experiment("lesson_table", _table_cases, table_config)
 
 
 def _large_cases(form: Form) -> list[Case]:
-    steps = form.pick(quick=150_000, full=10_000_000)
+    steps = form.pick(quick=300_000, full=10_000_000)
     return [
         {"kind": kind, "total_steps": steps, "seed": seed}
         for seed in form.seeds(2, 3)

@@ -80,7 +80,7 @@ class Wait:
     Args:
         step_s: seconds.
         claim: a path; whoever first makes ``CLAIM_AT`` steps creates it, and then waits ``SLOWER``
-            times as long. Empty: nobody does.
+            times as long. Empty: none does.
     """
 
     def __init__(self, step_s: float, claim: str = "") -> None:

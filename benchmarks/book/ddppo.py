@@ -142,6 +142,11 @@ def _sleep_config(case: Case) -> Config:
     return _config(case, config)
 
 
+def _sleep_settings(case: Case) -> dict[str, Any]:
+    settings = _sleep_config(case).to_json()
+    return {k: v for k, v in settings.items() if k != "env_file"}  # where this file is
+
+
 def _equal(form: Form) -> list[Case]:
     return [
         {"world_size": size, "seed": seed}
@@ -157,7 +162,7 @@ EXPERIMENTS = (
         lambda case: learned(_continuous_config(case)),
     ),
     Experiment(
-        "ddppo_sleep", _sleeps, _sleep_config, lambda case: learned(_sleep_config(case))
+        "ddppo_sleep", _sleeps, _sleep_settings, lambda case: learned(_sleep_config(case))
     ),
     Experiment(
         "ddppo_target", _targets, _target_config, lambda case: learned(_target_config(case)),

@@ -122,7 +122,7 @@ def correction(replay: float, others: Sequence[str], name: str = "vtrace") -> Ju
             rivals = [best(of.values(other)) for other in others]
             pairs.append((best(of.values(name)), max(rivals, key=statistics.fmean)))
         verdict, text = across(pairs)
-        return Judgement(verdict, f"{means(runs, METHODS, best)}; difference {text}")
+        return Judgement(verdict, f"{means(runs, (name, *others), best)}; difference {text}")
 
     return judge
 

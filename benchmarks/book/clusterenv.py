@@ -192,6 +192,6 @@ PAGE = Page(
         "cfc5f79) sums over 64 environments, so a sum of δ is a mean of δ / 64. Both were tested, "
         "on LunarLander-v3 with 50 updates of 2,048 steps (quick "
         "form) or the paper's settings with a quarter of its environments. Returns are of the "
-        "last 100 training episodes."
+        "last 100 training episodes, with the number of fetches in brackets."
     ),
 )

@@ -8,7 +8,7 @@ from book.rows import Judgement, Row, Runs, Verdict, holds, more, named, own_set
 
 Data = Mapping[str, Runs]
 SPEED, TARGET, SLEEP = ("ddppo_speed",), ("ddppo_target",), ("ddppo_sleep",)
-CARTPOLE = "CartPole, 65,536 steps, batch 1,024, P1.7's settings"
+CARTPOLE = "CartPole"
 
 
 def layout(data: Data, learners: int, size: str = "small", batch: str = "constant") -> Runs:

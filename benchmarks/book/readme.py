@@ -18,10 +18,11 @@ MOST_ROWS = 10
 
 @dataclass(frozen=True)
 class Quote:
-    """A row of a page that README repeats, found by its place in the document."""
+    """A row of a page that README repeats, found by its place in the document and its claim."""
 
     page: str
     where: str
+    claim: str
     text: str
     """What was measured, for a reader who doesn't know the document."""
 
@@ -60,9 +61,10 @@ def quoted(
         if quote.page not in found:
             page = pages(quote.page)
             found[quote.page] = findings(page, page.data(folder))
-        own = [one for one in found[quote.page] if one.row.where == quote.where]
+        key = quote.where, quote.claim
+        own = [one for one in found[quote.page] if (one.row.where, one.row.claim) == key]
         if len(own) != 1:
-            raise ConfigError(f"{quote.page} has {len(own)} rows {quote.where!r}; README needs one")
+            raise ConfigError(f"{quote.page} has {len(own)} rows {key}; README needs one")
         if own[0].stale:
             raise ConfigError(
                 f"README quotes {quote.where!r} of {quote.page}, which is stale: "

@@ -235,18 +235,22 @@ def test_a_long_curve_keeps_its_ends(book):
 def test_readme_quotes_a_row(book, stored, experiment, tmp_path):
     readme, page = book["readme"], page_of(book, experiment)
     ((_, found),) = readme.quoted(
-        tmp_path, [readme.Quote("demo", "Figure 1", "Runs")], lambda _: page
+        tmp_path, [readme.Quote("demo", "Figure 1", "it learns", "Runs")], lambda _: page
     )
     assert found.result == "2.00 ± 1.00"
-    with pytest.raises(ConfigError, match="0 rows 'Figure 2'"):
-        readme.quoted(tmp_path, [readme.Quote("demo", "Figure 2", "Runs")], lambda _: page)
+    with pytest.raises(ConfigError, match=r"0 rows \('Figure 2'"):
+        readme.quoted(
+            tmp_path, [readme.Quote("demo", "Figure 2", "it learns", "Runs")], lambda _: page
+        )
 
 
 def test_readme_may_not_quote_a_stale_row(book, stored, experiment, tmp_path):
     changed = dataclasses.replace(experiment, settings=lambda case: config_of(case, epochs=7))
     readme, page = book["readme"], page_of(book, changed)
     with pytest.raises(ConfigError, match=r"'Figure 1' of demo, which is stale: algo\.epochs"):
-        readme.quoted(tmp_path, [readme.Quote("demo", "Figure 1", "Runs")], lambda _: page)
+        readme.quoted(
+            tmp_path, [readme.Quote("demo", "Figure 1", "it learns", "Runs")], lambda _: page
+        )
 
 
 def test_readme_keeps_the_text_around_the_table(book, tmp_path, monkeypatch):

@@ -47,6 +47,8 @@ class Args:
     """First seed of all experiments."""
     report: bool = False
     """Run nothing."""
+    replace: bool = False
+    """Drop stored runs of other cases, such as of another form or other seeds."""
     experiments: tuple[str, ...] = ()
     """Run only these experiments; empty: all of the pages."""
     output: Path = Path("runs/results")
@@ -58,7 +60,7 @@ def write(page: Page, args: Args, form: Form, console: Console) -> int:
     data = page.data(args.output / "data")
     for name, one in data.items():
         if not args.report and (not args.experiments or name in args.experiments):
-            run_missing(page.name, one, form.name, one.experiment.cases(form), console)
+            run_missing(page.name, one, form, console, args.replace)
     replace_text(args.output / f"{page.name}.md", render(page, data))
     found = findings(page, data)
     told = ", ".join(f"{n} {verdict}" for verdict, n in counts(found).items() if n)

@@ -22,7 +22,7 @@ import cloudpickle
 import psutil
 import pytest
 import torch
-from waiting import PATIENCE_S, wait_until
+from patience import PATIENCE_S, wait_until
 from warm import DRAWS, FEW_REPEATS, UNDRAWN, Program, popen
 
 import headrace as hr

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 
 from headrace.algos import NAMES
 from headrace.cli import completion, main

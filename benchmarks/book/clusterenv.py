@@ -162,7 +162,13 @@ EXPERIMENTS = (
     ),
     Experiment("clusterenv_examples", _examples, lambda case: {"env": "CartPole-v1"}, example),
     Experiment("clusterenv_checks", _checks, lambda case: EnvConfig(env_name="CartPole-v1"), check),
-    Experiment("clusterenv_waits", _waits, lambda case: EnvConfig(env_name="CartPole-v1"), waiting),
+    Experiment(
+        "clusterenv_waits",
+        _waits,
+        lambda case: EnvConfig(env_name="CartPole-v1"),
+        waiting,
+        alone=True,
+    ),
     Experiment(
         "clusterenv_continuous",
         _pendulum,

@@ -198,19 +198,19 @@ def faster(data: Data) -> Judgement:
     """Judge whether two workers are faster than one process."""
     found = {name: ratio(data, name, "one") for name in ("collect", "step")}
     text = f"{named(found)} times one process; two processes {spread(ratio(data, 'two', 'one'))}"
-    return Judgement(more(found["collect"], [1.0]), text)
+    return Judgement(more(found["collect"], 1.0), text)
 
 
 def overhead(data: Data) -> Judgement:
     """Judge whether collect reaches 80% of two separate processes."""
     values = ratio(data, "collect", "two")
-    return Judgement(more(values, [0.8]), f"{spread(values)} of two separate processes")
+    return Judgement(more(values, 0.8), f"{spread(values)} of two separate processes")
 
 
 def saves_time(data: Data) -> Judgement:
     """Judge whether measuring drift is cheaper than fetching weights, on one machine."""
     values = ratio(data, "adaptive", "every")
-    return Judgement(more(values, [1.0]), f"{spread(values)} of the speed with a fetch per update")
+    return Judgement(more(values, 1.0), f"{spread(values)} of the speed with a fetch per update")
 
 
 # -- rows ------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from book.experiment import Case, Experiment
+from book.experiment import Case, Experiment, Form
 from book.rows import Run, Runs
+from headrace.errors import ConfigError
 from headrace.rundir.atomic_files import replace_text
 from headrace.studies.machine import machine
 
@@ -28,6 +29,7 @@ class Data:
     form: str = ""
     _lines: dict[str, dict[str, Any]] = field(default_factory=dict)  # by case, as JSON
     _settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by fingerprint
+    _keys: list[str] = field(default_factory=list)  # the cases to run, as JSON
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -89,11 +91,34 @@ class Data:
         lines = [(case, self._lines.get(json.dumps(case))) for case in cases]
         return [c for c, line in lines if not line or "error" in line or self._is_stale(line)]
 
-    def start(self, form: str, cases: list[Case]) -> None:
-        """Keep only the runs of these cases."""
-        self.form = form
+    def num_missing(self) -> int:
+        """Return how many cases of the stored form, from its first seed on, have no line."""
+        seeds = [line["case"].get("seed", 0) for line in self.lines]
+        cases = self.experiment.cases(Form(self.form == "quick", min(seeds, default=0)))
+        return sum(json.dumps(case) not in self._lines for case in cases)
+
+    def start(self, form: str, cases: list[Case], replace: bool = False) -> None:
+        """Begin to add runs of these cases.
+
+        Args:
+            replace: drop runs of other cases.
+
+        Raises:
+            ConfigError: the file has runs of other cases, such as another form or other seeds.
+        """
         keys = [json.dumps(case) for case in cases]
-        self._lines = {key: self._lines[key] for key in keys if key in self._lines}
+        others = self._lines.keys() - set(keys)
+        if others and not replace:
+            raise ConfigError(
+                f"{self.path} has {len(others)} runs of other cases, such as {min(others)}: choose "
+                "another --output, or drop them with --replace"
+            )
+        self.form, self._keys = form, keys
+        self._sort()
+
+    def _sort(self) -> None:
+        """Put the runs in the order of the cases."""
+        self._lines = {key: self._lines[key] for key in self._keys if key in self._lines}
 
     def add(self, case: Case, seconds: float, **result: Any) -> None:
         """Add a run and write the file.
@@ -108,6 +133,7 @@ class Data:
         with self._lock:
             self._settings[known] = self.experiment.settings_of(case)
             self._lines[json.dumps(case)] = line
+            self._sort()
             self._write()
 
     def _write(self) -> None:
@@ -125,9 +151,18 @@ class Data:
 
 
 def commit() -> str:
-    """Return the abbreviated commit of this checkout; empty outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    """Return the abbreviated commit of this checkout, with a ``+`` if the code has changes.
+
+    Empty outside of a checkout.
+    """
+    git = ["git", "-C", str(Path(__file__).parents[2])]
+    code = ["headrace", "headrace_ssa", "benchmarks"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        known = _output([*git, "rev-parse", "--short=8", "HEAD"])
+        return known + "+" * bool(_output([*git, "status", "--porcelain", "--", *code]))
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

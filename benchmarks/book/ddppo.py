@@ -162,7 +162,8 @@ EXPERIMENTS = (
         lambda case: learned(_continuous_config(case)),
     ),
     Experiment(
-        "ddppo_sleep", _sleeps, _sleep_settings, lambda case: learned(_sleep_config(case))
+        "ddppo_sleep", _sleeps, _sleep_settings, lambda case: learned(_sleep_config(case)),
+        alone=True,
     ),
     Experiment(
         "ddppo_target", _targets, _target_config, lambda case: learned(_target_config(case)),

@@ -82,8 +82,9 @@ def improved(run: Run) -> float:
 
 
 def dropped(run: Run) -> float:
-    """Return how far the final return is below the highest."""
-    return round(max(0.0, run.values["peak_return"] - run.values["final_return"]), 3)
+    """Return the largest fall of the training return from its highest value before."""
+    _, _, returns = curve(run)
+    return round(float(np.max(np.maximum.accumulate(returns) - returns)), 3)
 
 
 def drops_less(data: Data) -> Judgement:
@@ -107,7 +108,8 @@ def target_periods(data: Data) -> Judgement:
     margin = -_TOLERANCE * float(np.mean([improved(run) for run in base]))
     final = {name: of(data, "impact_targets", name, "final_return") for name in _FACTORS}
     known = base.values("final_return")
-    verdicts = [more(each, known, margin) for each in final.values()]
+    judged = [name for name in final if not name.endswith(" NK")]  # longer: few updates of π′
+    verdicts = [more(final[name], known, margin) for name in judged]
     return Judgement(all_of(verdicts), listed({"NK": known, **final}))
 
 
@@ -120,12 +122,12 @@ def short_periods(data: Data) -> Judgement:
 
 
 def unstable(experiment: str, more_so: str, less_so: str) -> Judge:
-    """Return a judge: the first variant falls further from its highest return."""
+    """Return a judge: the return of the first variant falls further during training."""
 
     def judge(data: Data) -> Judgement:
         runs = data[experiment]
         a, b = ([dropped(r) for r in runs.where(variant=v)] for v in (more_so, less_so))
-        return Judgement(more(a, b), f"fall from the peak: {listed({more_so: a, less_so: b})}")
+        return Judgement(more(a, b), f"largest fall: {listed({more_so: a, less_so: b})}")
 
     return judge
 
@@ -225,6 +227,9 @@ def wall_time(data: Data) -> Judgement:
         v: [_seconds_to(r, goal) for r in runs.where(variant=v)] for v in ("IMPACT", "IMPALA")
     }
     result = f"seconds to a return of {goal:.0f}: {listed(needed)}"
+    missed = [r for r in runs.where(variant="IMPACT") if np.max(curve(r)[2]) < goal]
+    if missed:
+        return Judgement(Verdict.NOT_REPRODUCED, f"{result}; IMPACT missed it {len(missed)} times")
     return Judgement(more(needed["IMPALA"], needed["IMPACT"]), result)
 
 

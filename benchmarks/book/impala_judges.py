@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from book.impala_runs import METHODS
-from book.rows import Judgement, Runs, Verdict, more, spread
+from book.rows import Judgement, Runs, Verdict, more, spread, worst
 from headrace.studies.aggregation import mean_se
 
 Data = Mapping[str, Runs]
 Judge = Callable[[Data], Judgement]
-ZERO = (0.0,)
+ZERO = 0.0
 NAMES = {
     "impala": "IMPALA",
     "a3c": "A3C",
@@ -79,6 +79,23 @@ def _shown(name: str) -> str:
     return NAMES.get(name, name)
 
 
+def against_each(runs: Runs, name: str, others: Sequence[str]) -> tuple[Verdict, str]:
+    """Judge whether the best settings of one are above those of each other one, over tasks.
+
+    Returns:
+        REFUTED if one of the others is above it, and the differences in words.
+    """
+    verdicts, texts = [], []
+    for other in others:
+        pairs = [(best(of.values(name)), best(of.values(other))) for of in runs.by("task").values()]
+        verdict, text = across(pairs)
+        verdicts.append(verdict)
+        texts.append(f"{_shown(other)} {text}")
+    refuted = Verdict.REFUTED in verdicts
+    verdict = Verdict.REFUTED if refuted else worst(verdicts)
+    return verdict, f"difference from {', '.join(texts)}"
+
+
 # -- single tasks ----------------------------------------------------------------------------------
 
 
@@ -86,15 +103,10 @@ def final_best(name: str, others: Sequence[str], suffix: str = "") -> Judge:
     """Judge whether an algorithm's best settings beat those of the best other one, over tasks."""
 
     def judge(data: Data) -> Judgement:
-        pairs = []
-        for of in data["impala_single"].by("task").values():
-            rivals = [best(of.values(other + suffix)) for other in others]
-            own = best(of.values(name + suffix))
-            pairs.append((own, max(rivals, key=statistics.fmean)))
-        verdict, text = across(pairs)
-        shown = [one + suffix for one in (name, *others)]
-        told = means(data["impala_single"], shown, best)
-        return Judgement(verdict, f"{told}; difference {text}")
+        runs, rivals = data["impala_single"], [other + suffix for other in others]
+        verdict, text = against_each(runs, name + suffix, rivals)
+        told = means(runs, [name + suffix, *rivals], best)
+        return Judgement(verdict, f"{told}; {text}")
 
     return judge
 
@@ -117,12 +129,9 @@ def correction(replay: float, others: Sequence[str], name: str = "vtrace") -> Ju
     """Judge whether a correction's best settings beat those of others, over tasks."""
 
     def judge(data: Data) -> Judgement:
-        runs, pairs = data["impala_corrections"].where(replay=replay), []
-        for of in runs.by("task").values():
-            rivals = [best(of.values(other)) for other in others]
-            pairs.append((best(of.values(name)), max(rivals, key=statistics.fmean)))
-        verdict, text = across(pairs)
-        return Judgement(verdict, f"{means(runs, (name, *others), best)}; difference {text}")
+        runs = data["impala_corrections"].where(replay=replay)
+        verdict, text = against_each(runs, name, others)
+        return Judgement(verdict, f"{means(runs, (name, *others), best)}; {text}")
 
     return judge
 

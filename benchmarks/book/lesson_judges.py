@@ -175,7 +175,7 @@ def variance(data: Data) -> Judgement:
 
 def bias(data: Data) -> Judgement:
     bias = data["lesson_formulas"].values("bias_vtrace")
-    return Judgement(general(more([0.0], bias)), f"bias {spread(bias)}")
+    return Judgement(general(more(0.0, bias)), f"bias {spread(bias)}")
 
 
 def correction(data: Data) -> Judgement:
@@ -225,7 +225,7 @@ def _example(variant: str, name: str) -> Callable[[Data], list[float]]:
 
 def random(data: Data) -> Judgement:
     values = _example("literal", "random_return")(data)
-    difference = more(values, [0.0])
+    difference = more(values, 0.0)
     verdict = Verdict.REPRODUCED if difference is Verdict.NOT_REPRODUCED else Verdict.REFUTED
     return Judgement(verdict, f"{spread(values)} with random actions")
 
@@ -240,7 +240,7 @@ def climbs(data: Data) -> Judgement:
 def prefers(data: Data) -> Judgement:
     own, tuned = (_example(v, "picks_best")(data) for v in ("literal", "tuned"))
     text = f"highest priority at {percent(own)} of steps, tuned settings {percent(tuned)}"
-    return Judgement(general(more(own, [0.2])), text)
+    return Judgement(general(more(own, 0.2)), text)
 
 
 def entropy(data: Data) -> Judgement:
@@ -258,8 +258,7 @@ def clipping(data: Data) -> Judgement:
 def learners(data: Data) -> Judgement:
     runs = data["lesson_conjunction"]
     one, two = (runs.where(kind=kind).values("evaluated") for kind in ("one", "split"))
-    same = more(two, one) is Verdict.NOT_REPRODUCED
-    verdict = Verdict.IN_KIND if same else Verdict.NOT_REPRODUCED
+    verdict = more(two, one, margin=-0.1 * abs(fmean(one)))
     return Judgement(verdict, f"return {spread(two)}, one learner {spread(one)}")
 
 
@@ -268,7 +267,7 @@ def wargame(kind: str) -> Callable[[Data], Judgement]:
         runs = data["lesson_conjunction"].where(kind=kind)
         own, steps = runs.values("evaluated"), max(runs.values("total_steps"))
         low = TASKS["SSAConjunction-v0"].low
-        better = more(own, [low]) is Verdict.IN_KIND
+        better = more(own, low) is Verdict.IN_KIND
         text = f"return {spread(own)} after {steps:,} steps, random actions {low}"
         return Judgement(Verdict.IN_KIND if better else Verdict.NOT_REPRODUCED, text)
 

@@ -45,12 +45,14 @@ class Finding:
     Attributes:
         stale: names of settings whose values have changed since the runs.
         failed: number of failed runs.
+        missing: number of runs that the form has and the data lack.
     """
 
     row: Row
     judgement: Judgement
     stale: tuple[str, ...] = ()
     failed: int = 0
+    missing: int = 0
 
     @property
     def verdict(self) -> str:
@@ -62,7 +64,8 @@ class Finding:
     def result(self) -> str:
         """Return the cell of the result."""
         failed = f" ({self.failed} runs failed)" if self.failed else ""
-        return self.judgement.result + failed
+        missing = f" ({self.missing} runs are missing)" if self.missing else ""
+        return self.judgement.result + failed + missing
 
 
 def findings(page: Page, data: Mapping[str, Data]) -> list[Finding]:
@@ -73,7 +76,8 @@ def findings(page: Page, data: Mapping[str, Data]) -> list[Finding]:
         own = [data[name] for name in row.experiments]
         stale = dict.fromkeys(name for one in own if one.stale() for name in changed(one))
         failed = sum(len(one.failed) for one in own)
-        found.append(Finding(row, row.judged(runs), tuple(stale), failed))
+        missing = sum(one.num_missing() for one in own if one.lines)
+        found.append(Finding(row, row.judged(runs), tuple(stale), failed, missing))
     return found
 
 

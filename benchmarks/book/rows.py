@@ -100,7 +100,7 @@ class Row:
             return Judgement(Verdict.NOT_RUN, f"no runs of {', '.join(missing)}")
         try:
             return self.judge(data)
-        except (LookupError, ValueError):  # of a variant without runs, by name or in a mean
+        except (LookupError, ValueError, ZeroDivisionError):  # of a variant with too few runs
             return Judgement(Verdict.NOT_RUN, f"incomplete runs of {', '.join(self.experiments)}")
 
 
@@ -120,22 +120,36 @@ def spread(values: Sequence[float], digits: int | None = None) -> str:
     return text if math.isnan(se) else f"{text} ± {se:,.{digits}f}"
 
 
-def more(larger: Sequence[float], smaller: Sequence[float], margin: float = 0.0) -> Verdict:
+def more(
+    larger: Sequence[float] | float, smaller: Sequence[float] | float, margin: float = 0.0
+) -> Verdict:
     """Compare means: is the first larger, by more than two standard errors of the difference?
 
     Args:
+        larger, smaller: values of several runs, or a number without a spread.
         margin: what the first must exceed the second by. A negative margin asks whether it is not
             smaller by more than that.
 
     Returns:
-        IN_KIND, NOT_REPRODUCED or REFUTED. With a single value in a group its spread counts as 0.
+        IN_KIND, NOT_REPRODUCED or REFUTED.
+
+    Raises:
+        ValueError: there are fewer than two runs.
     """
-    (a, se_a), (b, se_b) = mean_se(larger), mean_se(smaller)
-    error = 2 * math.hypot(*(0.0 if math.isnan(se) else se for se in (se_a, se_b)))
+    (a, se_a), (b, se_b) = _mean_se(larger), _mean_se(smaller)
+    error = 2 * math.hypot(se_a, se_b)
     difference = a - b - margin
     if difference > error:
         return Verdict.IN_KIND
     return Verdict.REFUTED if difference < -error else Verdict.NOT_REPRODUCED
+
+
+def _mean_se(values: Sequence[float] | float) -> tuple[float, float]:
+    if isinstance(values, int | float):
+        return float(values), 0.0
+    if len(values) < 2:
+        raise ValueError("a comparison needs two runs of each kind")
+    return mean_se(values)
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

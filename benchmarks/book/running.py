@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from book.data import Data
-from book.experiment import Case, Experiment
+from book.experiment import Experiment, Form
 from book.training import trained
 from headrace.processes import cores, pinned
 from headrace.studies.children import Children
@@ -20,16 +20,22 @@ from headrace.studies.workers import work
 _ERROR_CHARACTERS = 300
 
 
-def run_missing(page: str, data: Data, form: str, cases: list[Case], console: Console) -> None:
+def run_missing(page: str, data: Data, form: Form, console: Console, replace: bool = False) -> None:
     """Run cases without a result, and store each result when its run ends.
 
     Args:
         page: module of ``book`` that defines the experiment.
+        replace: drop stored runs of other cases.
+
+    Raises:
+        ConfigError: there are stored runs of other cases.
     """
     experiment = data.experiment
-    data.start(form, cases)
+    cases = experiment.cases(form)
+    data.start(form.name, cases, replace)
     todo = data.missing(cases)
     jobs = 1 if experiment.alone else max(1, min(len(cores()), len(todo)))
+    cores_each = None if experiment.alone else 1
     waiting, places = _queue(todo), _queue(range(jobs))
     count, begin = [0], time.monotonic()
 
@@ -41,7 +47,7 @@ def run_missing(page: str, data: Data, form: str, cases: list[Case], console: Co
         place, start = places.get(), time.monotonic()
         request = {"page": page, "experiment": experiment.name, "case": dict(case)}
         try:
-            with pinned(len(cores()) // jobs, place):
+            with pinned(cores_each, place):
                 values = children.call(run_case, request, experiment.limit_s)
             result: dict[str, Any] = {"values": values}
         except (RuntimeError, OSError) as error:

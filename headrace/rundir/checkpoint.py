@@ -166,7 +166,7 @@ def find(path: str | Path, which: str = "latest") -> Path:
     Raises:
         CheckpointError: there is no checkpoint.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not os.path.exists(path):  # also False for names that are too long
         raise CheckpointError(f"run directory {shown(str(path))} does not exist")
     if os.path.exists(path / "policy.safetensors"):

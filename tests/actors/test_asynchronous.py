@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 from worlds import CountingEnv, SpaceIdentityEnv
 
 import headrace as hr

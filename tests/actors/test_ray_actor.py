@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from waiting import wait_until
+from patience import wait_until
 
 import headrace as hr
 from headrace.actors.rollout_source import RolloutSource

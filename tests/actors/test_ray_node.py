@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from waiting import wait_until
+from patience import wait_until
 
 from headrace.errors import WorkerFailed
 from headrace.ray import agents, connection, local_cluster, local_node

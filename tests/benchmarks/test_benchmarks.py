@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import csv
-import importlib.util
 import itertools
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -308,12 +306,8 @@ def test_every_architecture_is_a_config_that_headrace_accepts(benchmark, network
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_no_waiting_environment_waits_for_the_learner(benchmark, slow, monkeypatch):
-    path = Path(benchmark("common").__file__).with_name("waiting.py")
-    spec = importlib.util.spec_from_file_location("waiting_benchmark", path)  # not tests/waiting.py
-    waiting = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, waiting)
-    spec.loader.exec_module(waiting)
+def test_no_waiting_environment_waits_for_the_learner(benchmark, slow):
+    waiting = benchmark("waiting")
     args = waiting.Args()
     config = waiting.config_of(args, waiting.Waiting, "claim" if slow else "", 1, "unused")
     assert config.num_actors * config.envs_per_actor == args.num_envs == 512

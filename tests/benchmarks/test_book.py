@@ -129,11 +129,17 @@ def test_a_case_that_is_no_longer_valid_is_stale(book, stored, experiment, tmp_p
         ([10, 11, 12], [1, 2, 3], "in kind"),
         ([1, 2, 3], [10, 11, 12], "refuted"),
         ([1, 2, 3], [2, 3, 4], "not reproduced"),
-        ([2.0], [1.0], "in kind"),
+        ([2.0, 2.1], 1.0, "in kind"),
+        (1.0, [2.0, 2.1], "refuted"),
     ],
 )
 def test_means_are_compared_with_two_standard_errors(book, larger, smaller, verdict):
     assert book["rows"].more(larger, smaller).value == verdict
+
+
+def test_one_run_is_not_compared(book):
+    with pytest.raises(ValueError, match="two runs of each kind"):
+        book["rows"].more([2.0], [1.0, 1.1])
 
 
 def test_a_margin_shifts_the_comparison(book):
@@ -196,13 +202,13 @@ def test_missing_cases_run_in_their_own_process(book, experiment, tmp_path, monk
 
     monkeypatch.setattr(book["running"].Children, "call", call)
     data = book["data"].Data(experiment, tmp_path)
-    both = cases(book["experiment"].Form(quick=True))
-    book["running"].run_missing("demo", data, "quick", both, QUIET)
+    form = book["experiment"].Form(quick=True)
+    book["running"].run_missing("demo", data, form, QUIET)
     assert sorted(calls) == [("run_case", "demo", 0), ("run_case", "demo", 1)]
     assert data.runs.values("final_return") == [2.0]
     assert data.failed == ["RuntimeError: it broke"]
     calls.clear()
-    book["running"].run_missing("demo", data, "quick", both, QUIET)
+    book["running"].run_missing("demo", data, form, QUIET)
     assert calls == [("run_case", "demo", 1)]
 
 
@@ -227,6 +233,32 @@ def test_a_long_curve_keeps_its_ends(book):
     curve = [[n, n, n] for n in range(1000)]
     thinned = book["training"].thinned(curve)
     assert (len(thinned), thinned[0], thinned[-1]) == (40, curve[0], curve[-1])
+
+
+def test_runs_of_other_cases_are_kept_unless_replaced(book, stored, experiment, tmp_path):
+    others = book["experiment"].Form(quick=True, first_seed=7)
+    data = book["data"].Data(experiment, tmp_path)
+    with pytest.raises(ConfigError, match=r"has 2 runs of other cases.*--replace"):
+        data.start("quick", cases(others))
+    assert len(data.runs) == 2
+    data.start("quick", cases(others), replace=True)
+    assert len(data.runs) == 0
+
+
+def test_missing_runs_of_the_stored_form_are_counted(book, stored, experiment, tmp_path):
+    assert stored.num_missing() == 0
+    more = dataclasses.replace(experiment, cases=lambda form: [*cases(form), {"seed": 9}])
+    page = page_of(book, more)
+    assert page.data(tmp_path)["demo"].num_missing() == 1
+    assert "(1 runs are missing)" in book["page"].render(page, page.data(tmp_path))
+
+
+def test_runs_are_stored_in_the_order_of_the_cases(book, experiment, tmp_path):
+    data, both = book["data"].Data(experiment, tmp_path), cases(book["experiment"].Form(quick=True))
+    data.start("quick", both)
+    for case in both[::-1]:
+        data.add(case, 0.1, values={"final_return": float(case["seed"])})
+    assert data.runs.values("final_return") == [0.0, 1.0]
 
 
 # -- README ----------------------------------------------------------------------------------------

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 
 @pytest.fixture
-def book(benchmark, monkeypatch):
+def book(benchmark):
     """The modules of the page, by the end of their name."""
-    path = Path(benchmark("common").__file__).with_name("waiting.py")
-    spec = importlib.util.spec_from_file_location("waiting", path)  # not tests/waiting.py
-    monkeypatch.setitem(sys.modules, "waiting", importlib.util.module_from_spec(spec))
-    spec.loader.exec_module(sys.modules["waiting"])
     names = ("lesson", "lesson_formulas", "lesson_judges", "experiment", "rows")
     return {name: benchmark(f"book.{name}") for name in names}
 

@@ -10,7 +10,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 
 from headrace.errors import ConfigError
 from headrace.studies.children import Children

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from waiting import wait_until
+from patience import wait_until
 from worlds import CountingEnv
 
 from headrace.errors import AgentFault, ConfigError

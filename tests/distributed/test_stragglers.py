@@ -10,7 +10,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 
 import headrace as hr
 from headrace.distributed.preemption import Preemption

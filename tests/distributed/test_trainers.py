@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from patience import PATIENCE_S
 from torch import Tensor
-from waiting import PATIENCE_S
 
 import headrace as hr
 import headrace.evaluating.evaluator

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 
 from headrace.distributed import tree_allreduce
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from patience import PATIENCE_S
 from torch import Tensor
-from waiting import PATIENCE_S
 
 from headrace.types import Clock
 

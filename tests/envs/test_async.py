@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.spaces import Discrete
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 from worlds import CountingEnv, FaultyEnv, SpaceIdentityEnv
 
 from headrace.envs import make_vec

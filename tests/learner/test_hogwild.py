@@ -12,8 +12,8 @@ import threading
 import psutil
 import pytest
 import torch
+from patience import wait_until
 from tries import few_of
-from waiting import wait_until
 from worlds import IdentityVectorEnv, SpaceIdentityVectorEnv
 
 import headrace as hr

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import pytest
+from patience import PATIENCE_S
 from reporting.runs import Page, write_run
-from waiting import PATIENCE_S
 
 from headrace.cli import main, reports
 from headrace.errors import ConfigError

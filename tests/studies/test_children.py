@@ -12,7 +12,7 @@ import threading
 
 import psutil
 import pytest
-from waiting import PATIENCE_S, wait_until
+from patience import PATIENCE_S, wait_until
 
 from headrace.studies.children import Children, ProcessKilled
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import populations
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 from warm import Program
 
 from headrace.studies.pbt.member import Event, Member

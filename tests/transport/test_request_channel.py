@@ -12,7 +12,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 import torch
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 
 from headrace.transport import request_channel
 from headrace.transport.request_channel import (

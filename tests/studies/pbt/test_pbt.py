@@ -14,7 +14,7 @@ from pathlib import Path
 import populations as stub
 import pytest
 import torch
-from waiting import PATIENCE_S
+from patience import PATIENCE_S
 from warm import Program
 
 import headrace as hr

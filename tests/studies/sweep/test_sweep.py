@@ -11,7 +11,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from waiting import PATIENCE_S, wait_until
+from patience import PATIENCE_S, wait_until
 from warm import Program
 
 import headrace as hr

@@ -1,12 +1,12 @@
-"""Generates the results book: for every claim of a source document, a verdict from runs.
+"""Runs the experiments of the results book, and writes its pages of claims and verdicts.
 
-    python benchmarks/results.py                     # all pages, for hours
-    python benchmarks/results.py impala --quick      # one page, for minutes
-    python benchmarks/results.py --report            # only rewrite the pages
+    python benchmarks/results.py                     # all pages; takes hours
+    python benchmarks/results.py impala --quick      # one page, reduced; takes minutes
+    python benchmarks/results.py --report            # rewrite the pages, run nothing
     python benchmarks/results.py --output docs/results   # update the documentation and README
 
-Runs that are stored in OUTPUT/data are not repeated, unless they failed or a setting that they
-depend on has another value today. --first-seed repeats everything with other seeds.
+Runs stored in OUTPUT/data are reused, unless they failed or a setting that they depend on has
+changed since, for example because of a new default. --first-seed runs all with other seeds.
 """
 
 from __future__ import annotations
@@ -37,26 +37,24 @@ NAMES: tuple[Name, ...] = ("impala", "impact", "ddppo", "clusterenv", "lesson", 
 
 @dataclass(frozen=True)
 class Args:
-    """Run what is missing and write the pages; see the module's docstring."""
+    """Run missing experiments and write the pages; see the module's docstring."""
 
     pages: Annotated[tuple[Name, ...], tyro.conf.Positional] = NAMES
     """Pages to write."""
     quick: bool = False
-    """Run the reduced form."""
+    """Run the reduced form: fewer seeds and shorter runs."""
     first_seed: int = 0
     """First seed of all experiments."""
     report: bool = False
-    """Run nothing."""
-    replace: bool = False
-    """Drop stored runs of other cases, such as of another form or other seeds."""
+    """Write the pages from stored runs, without running anything."""
     experiments: tuple[str, ...] = ()
-    """Run only these experiments; empty: all of the pages."""
+    """Run only these experiments; empty: all experiments of the pages."""
     output: Path = Path("runs/results")
-    """Folder of the pages; the data are in its folder data."""
+    """Folder of the pages. Runs are stored in its folder data."""
 
 
 def write(page: Page, args: Args, form: Form, console: Console) -> int:
-    """Run what is missing and write a page. Return the number of failed runs."""
+    """Run missing cases and write a page. Return the number of failed runs."""
     data = page.data(args.output / "data")
     for name, one in data.items():
         if not args.report and (not args.experiments or name in args.experiments):

@@ -1,4 +1,4 @@
-"""Page clusterenv: environments on workers that fetch weights when their copy drifts."""
+"""The page on ClusterEnv: workers that fetch weights once their policy has drifted."""
 
 from __future__ import annotations
 
@@ -194,10 +194,11 @@ PAGE = Page(
     rows=ROWS,
     experiments=EXPERIMENTS,
     intro=(
-        "δ is the KL threshold. The paper's formula has a mean of the KL; its code (`worker.py` at "
-        "cfc5f79) sums over 64 environments, so a sum of δ is a mean of δ / 64. Both were tested, "
-        "on LunarLander-v3 with 50 updates of 2,048 steps (quick "
-        "form) or the paper's settings with a quarter of its environments. Returns are of the "
-        "last 100 training episodes, with the number of fetches in brackets."
+        "A worker fetches new weights after *every* update or, *adaptive*, once the KL divergence "
+        "of its copy exceeds the threshold δ. The paper's formula has the mean KL; its "
+        "code (`worker.py` at cfc5f79) sums the KL over 64 environments, so δ is 64 times as "
+        "strict. Both were tested on LunarLander-v3, with 50 updates of 2,048 steps (quick form) "
+        "or the paper's settings and a quarter of its environments. Returns are of the last 100 "
+        "training episodes; those of examples are evaluated."
     ),
 )

@@ -1,4 +1,4 @@
-"""Checks of the page clusterenv: the interface, the divergence, resets, and Ray."""
+"""Checks of the page on ClusterEnv: the interface, the divergence, resets, and Ray."""
 
 from __future__ import annotations
 

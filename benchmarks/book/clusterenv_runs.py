@@ -1,4 +1,4 @@
-"""Runs of the page clusterenv: training, examples, waiting environments, and speeds."""
+"""Runs of the page on ClusterEnv: training, examples, waiting environments, and speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Page ddppo: synchronous distributed PPO, with learners that sum their gradients."""
+"""The page on synchronous distributed PPO: experiments with learners that all-reduce gradients."""
 
 from __future__ import annotations
 
@@ -186,9 +186,12 @@ PAGE = Page(
     rows=ROWS,
     experiments=EXPERIMENTS,
     intro=(
-        "W learners each step their environments and sum their gradients. With more learners "
-        "than cores, they share them: W = 4 is such a case on two cores. The small batch is the "
-        "paper's, 8 environments × 64 steps; the large one 2,048 × 8. "
-        "CartPole: 65,536 steps, batch 1,024, P1.7's settings."
+        "W learners step their own environments and all-reduce their gradients. Their total batch "
+        "is *constant*, or *growing* with W. S(W) is the throughput relative to one learner, and "
+        "E(W) = S(W) / W. rho_comm and rho_sync are the shares of an iteration's time in "
+        "all-reduce and in waiting for other learners. On two cores, W = 4 shares cores. The "
+        "*small* batch is the paper's, 8 environments × 64 steps, the *large* one 2,048 × 8. "
+        "CartPole: 65,536 steps, batches of 1,024, the settings of P1.7; returns are of "
+        "evaluations, at most 500."
     ),
 )

@@ -1,8 +1,8 @@
-"""Rows of the page ddppo, and how their runs are judged."""
+"""Rows of the page on synchronous distributed PPO, with their verdicts and results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from book.rows import Judgement, Row, Runs, Verdict, holds, more, named, own_setting, spread, worst
 
@@ -29,6 +29,10 @@ def speedup(data: Data, learners: int, size: str = "small", batch: str = "consta
     return ratios(layout(data, learners, size, batch), layout(data, 1, size), "fps")
 
 
+def _batches(values: Mapping[str, Sequence[float]]) -> str:
+    return named({f"{name} batch": each for name, each in values.items()})
+
+
 # -- learning --------------------------------------------------------------------------------------
 
 
@@ -37,11 +41,12 @@ def final_returns(data: Data) -> Judgement:
     runs = data["ddppo_target"]
     one = runs.where(world_size=1).values("final_return")
     others = {
-        f"W = {w}, {batch}": runs.where(world_size=w, batch=batch).values("final_return")
+        f"W = {w} ({batch} batch)": runs.where(world_size=w, batch=batch).values("final_return")
         for w, batch in ((2, "constant"), (2, "growing"), (4, "constant"))
     }
     verdicts = [more(values, one, margin=-25.0) for values in others.values()]
-    return Judgement(own_setting(worst(verdicts)), named({"W = 1": one, **others}))
+    text = f"evaluated return with {named({'W = 1': one, **others})}"
+    return Judgement(own_setting(worst(verdicts)), text)
 
 
 def target_times(data: Data) -> Judgement:
@@ -50,7 +55,7 @@ def target_times(data: Data) -> Judgement:
     seconds = {
         "W = 1": runs.where(world_size=1),
         "W = 2": runs.where(world_size=2, batch="constant"),
-        "W = 2 growing": runs.where(world_size=2, batch="growing"),
+        "W = 2 (growing batch)": runs.where(world_size=2, batch="growing"),
         "W = 4": runs.where(world_size=4),
     }
     times = {name: of.values("time_to_target") for name, of in seconds.items()}
@@ -62,7 +67,7 @@ def target_times(data: Data) -> Judgement:
         return Judgement(Verdict.NOT_REPRODUCED, text)
     speed = ratios(seconds["W = 1"], seconds["W = 2"], "time_to_target")
     verdict = own_setting(more(times["W = 1"], times["W = 2"]))
-    return Judgement(verdict, f"seconds to 475: {named(times)}; S(2) {spread(speed)}")
+    return Judgement(verdict, f"seconds with {named(times)}; speed-up {spread(speed)}")
 
 
 def batch_dynamics(data: Data) -> Judgement:
@@ -70,26 +75,29 @@ def batch_dynamics(data: Data) -> Judgement:
     runs = data["ddppo_target"]
     one, grown = runs.where(world_size=1), runs.where(batch="growing")
     same = runs.where(world_size=2, batch="constant")
-    found = {"B": one, "2 B": grown, "B with W = 2": same}
+    found = {"B, W = 1": one, "2 B, W = 2": grown, "B, W = 2": same}
     clipped = {name: [100 * x for x in of.values("clipfrac")] for name, of in found.items()}
     steps = {name: of.values("steps_to_target") for name, of in found.items()}
-    changed = more(clipped["B"], clipped["2 B"])
+    changed = more(clipped["B, W = 1"], clipped["2 B, W = 2"])
     verdict = {Verdict.REFUTED: Verdict.REPRODUCED}.get(changed, own_setting(changed))
-    return Judgement(verdict, f"clipped %: {named(clipped)}; steps to 475: {named(steps)}")
+    text = f"% of ratios clipped with {named(clipped)}; steps to 475 with {named(steps)}"
+    return Judgement(verdict, text)
 
 
 def return_curve(data: Data) -> Judgement:
-    """Judge whether evaluations during training show that it learns."""
+    """Judge whether evaluations during training show learning."""
     runs = data["ddppo_target"].where(world_size=2)
     first, last = runs.values("first_return"), runs.values("final_return")
-    return Judgement(own_setting(more(last, first)), f"first {spread(first)}, last {spread(last)}")
+    text = f"first return {spread(first)}, last {spread(last)}"
+    return Judgement(own_setting(more(last, first)), text)
 
 
 def continuous(data: Data) -> Judgement:
     """Judge whether two learners learn a task of continuous actions."""
     runs = data["ddppo_continuous"]
     first, last = runs.values("first_return"), runs.values("final_return")
-    return Judgement(more(last, first), f"first {spread(first)}, last {spread(last)}")
+    text = f"first return {spread(first)}, last {spread(last)}"
+    return Judgement(more(last, first), text)
 
 
 # -- speed -----------------------------------------------------------------------------------------
@@ -100,7 +108,7 @@ def throughput(data: Data) -> Judgement:
     found = {batch: speedup(data, 2, "large", batch) for batch in ("constant", "growing")}
     verdict = worst([more(values, 1.0) for values in found.values()])
     fps = layout(data, 1, "large").values("fps")
-    return Judgement(verdict, f"W = 1 {spread(fps)} steps/s; S(2): {named(found)}")
+    return Judgement(verdict, f"{spread(fps)} steps/s with W = 1; S(2) with {_batches(found)}")
 
 
 def efficiency(data: Data) -> Judgement:
@@ -109,14 +117,15 @@ def efficiency(data: Data) -> Judgement:
         batch: [s / 2 for s in speedup(data, 2, "large", batch)]
         for batch in ("constant", "growing")
     }
-    return Judgement(worst([more(v, 0.8) for v in found.values()]), f"E(2): {named(found)}")
+    verdict = worst([more(v, [0.8]) for v in found.values()])
+    return Judgement(verdict, f"E(2) with {_batches(found)}")
 
 
 def parts(data: Data) -> Judgement:
     """Judge whether the four parts add up to the iteration, within 5%."""
     coverage = data["ddppo_speed"].values("coverage")
     low, high = min(coverage), max(coverage)
-    text = f"sum of parts / t_iter: {low:.3f} to {high:.3f} in {len(coverage)} runs"
+    text = f"sum / iteration time: {low:.3f} to {high:.3f} in {len(coverage)} runs"
     return Judgement(holds(low > 0.95 and high < 1.05), text)
 
 
@@ -127,7 +136,7 @@ def overheads(data: Data) -> Judgement:
         of = [layout(data, w).values(name) for w in (1, 2, 4)]
         verdicts += [more(of[1], of[0]), more(of[2], of[1])]
         texts.append(f"{name} {', '.join(spread(values, 3) for values in of)}")
-    return Judgement(own_setting(worst(verdicts)), f"W = 1, 2, 4: {'; '.join(texts)}")
+    return Judgement(own_setting(worst(verdicts)), f"with W = 1, 2, 4: {'; '.join(texts)}")
 
 
 def explained(data: Data) -> Judgement:
@@ -138,7 +147,7 @@ def explained(data: Data) -> Judgement:
         lost = run.get("t_iter") - before[run.case["seed"]].get("t_iter") / 2
         shares.append((run.get("t_comm") + run.get("t_sync")) / lost)
     return Judgement(
-        own_setting(more(shares, 0.5)), f"{spread(shares)} of t_iter(2) − t_iter(1) / 2"
+        own_setting(more(shares, [0.5])), f"{spread(shares)} of the lost time"
     )
 
 
@@ -148,8 +157,9 @@ def latency(data: Data) -> Judgement:
         size: ratios(layout(data, 2, size, "growing"), layout(data, 1, size), "t_iter")
         for size in ("small", "large")
     }
-    verdict = worst([more(2.0, values) for values in found.values()])
-    return Judgement(own_setting(verdict), f"t_iter(2) / t_iter(1): {named(found)}")
+    verdict = worst([more([2.0], values) for values in found.values()])
+    text = f"iteration time, W = 2 / W = 1, with {_batches(found)}"
+    return Judgement(own_setting(verdict), text)
 
 
 def papers_table(data: Data) -> Judgement:
@@ -157,14 +167,16 @@ def papers_table(data: Data) -> Judgement:
     two, four = speedup(data, 2), speedup(data, 4)
     verdict = own_setting(worst([more(1.0, two), more(two, four)]))
     fps = ", ".join(spread(layout(data, w).values("fps")) for w in (1, 2, 4))
-    return Judgement(verdict, f"S(2) {spread(two)}, S(4) {spread(four)}; steps/s {fps}")
+    text = f"S(2) {spread(two)}, S(4) {spread(four)}; steps/s with W = 1, 2, 4: {fps}"
+    return Judgement(verdict, text)
 
 
 def small_waits(data: Data) -> Judgement:
     """Judge whether learners wait for less than 1% of the time."""
     found = {f"W = {w}": layout(data, w).values("rho_sync") for w in (2, 4)}
-    verdict = worst([more(0.01, values) for values in found.values()])
-    return Judgement(own_setting(verdict), f"{named(found)}, waits in each sum included")
+    verdict = worst([more([0.01], values) for values in found.values()])
+    text = f"rho_sync with {named(found)}, with the waits in all-reduce"
+    return Judgement(own_setting(verdict), text)
 
 
 def more_work(data: Data) -> Judgement:
@@ -173,7 +185,7 @@ def more_work(data: Data) -> Judgement:
     large = speedup(data, 2, "large", "growing")
     verdict = own_setting(worst([more(growing, constant), more(large, growing)]))
     found = {"small constant": constant, "small growing": growing, "large growing": large}
-    return Judgement(verdict, f"S(2): {named(found)}")
+    return Judgement(verdict, f"S(2) with {_batches(found)}")
 
 
 def uneven(data: Data) -> Judgement:
@@ -182,18 +194,19 @@ def uneven(data: Data) -> Judgement:
     found = {
         ("even" if e else "uneven"): of.values("rho_sync") for e, of in runs.by("even").items()
     }
-    return Judgement(more(found["uneven"], found["even"]), f"rho_sync: {named(found)}")
+    text = f"rho_sync with {named({f'{name} steps': values for name, values in found.items()})}"
+    return Judgement(more(found["uneven"], found["even"]), text)
 
 
 def remedies(data: Data) -> Judgement:
     """Judge whether more environments, or shorter rollouts, reduce the waiting."""
     runs = data["ddppo_sleep"].where(even=False)
     plain = runs.where(envs=8, preempt=None)
-    found = {"E = 8": plain, "E = 32": runs.where(envs=32), "cut": runs.where(preempt=0.5)}
+    found = {"E = 8": plain, "E = 32": runs.where(envs=32), "capped": runs.where(preempt=0.5)}
     waits = {name: of.values("rho_sync") for name, of in found.items()}
     speeds = {name: of.values("fps") for name, of in found.items()}
-    verdict = worst([more(waits["E = 8"], waits[name]) for name in ("E = 32", "cut")])
-    return Judgement(verdict, f"rho_sync: {named(waits)}; steps/s: {named(speeds)}")
+    verdict = worst([more(waits["E = 8"], waits[name]) for name in ("E = 32", "capped")])
+    return Judgement(verdict, f"rho_sync with {named(waits)}; steps/s with {named(speeds)}")
 
 
 # -- correctness -----------------------------------------------------------------------------------
@@ -202,7 +215,7 @@ def remedies(data: Data) -> Judgement:
 def on_policy(data: Data) -> Judgement:
     """Judge whether no rollout was older than the weights."""
     lags = [lag for name in ("ddppo_target", "ddppo_speed") for lag in data[name].values("lag_max")]
-    return Judgement(holds(max(lags) == 0), f"greatest lag {max(lags)} in {len(lags)} runs")
+    return Judgement(holds(max(lags) == 0), f"largest lag: {max(lags)} updates ({len(lags)} runs)")
 
 
 def one_gradient(data: Data) -> Judgement:
@@ -210,7 +223,7 @@ def one_gradient(data: Data) -> Judgement:
     runs = data["ddppo_equal"]
     gradient, between = max(runs.values("gradient")), max(runs.values("between"))
     text = f"gradient differs by at most {gradient:.1e} of its largest element; "
-    text += f"learners' weights by {between:g}"
+    text += f"weights differ by {between:g} between learners"
     return Judgement(holds(gradient < 1e-5 and between == 0.0), text)
 
 
@@ -218,76 +231,66 @@ def global_advantages(data: Data) -> Judgement:
     """Judge whether advantages are scaled as by one learner with all data."""
     runs = data["ddppo_equal"]
     weights, moved = max(runs.values("weights")), min(runs.values("moved"))
-    text = f"weights differ by at most {weights:.1e} after moving by {moved:.2g}"
+    text = f"weights differ by at most {weights:.1e}, and training changes them by {moved:.2g}"
     return Judgement(holds(weights < 1e-10 < moved), text)
 
 
 def command(data: Data) -> Judgement:
-    """Judge whether the paper's command and artefacts have their equals."""
+    """Judge whether one command writes the same kinds of files as the paper's."""
     runs = data["ddppo_command"]
     wanted = {"per_run.csv", "summary.csv", "scaling.png"}
     complete = all(wanted <= set(run.get("files")) for run in runs)
     speeds = {f"S({w})": runs.values(f"speedup_fps_{w}") for w in (2, 4)}
-    return Judgement(holds(complete), f"{', '.join(sorted(wanted))}; {named(speeds)}")
+    return Judgement(holds(complete), f"writes {', '.join(sorted(wanted))}; {named(speeds)}")
 
 
 # -- rows ------------------------------------------------------------------------------------------
 
 NETWORK, CORES = "needs several machines", "needs 8 cores or more"
-_Judge = Callable[[Data], Judgement]
-
-
-def _row(where: str, claim: str, ran: str, experiments: tuple[str, ...], judge: _Judge) -> Row:
-    return Row(where, claim, ran, experiments, judge)
-
+SMALL, LARGE = "small batch, W = 1, 2, 4", "large batch, W = 1, 2"
 
 ROWS = (
-    _row("P0.4", "R_W(end) ≈ R_1(end), within 5%", CARTPOLE, TARGET, final_returns),
-    _row("P0.4, P0.7", "T_W to a target falls with W", CARTPOLE, TARGET, target_times),
-    _row("P0.5 A", "FPS increases with W", "large batch, W = 1, 2", SPEED, throughput),
-    _row("P0.5 B", "E(W) stays near 1: above 0.8", "large batch, W = 2", SPEED, efficiency),
-    _row("P0.5 C", "t_iter is the sum of its four parts", "all speed runs", SPEED, parts),
-    _row("P0.5 C", "rho_comm and rho_sync grow with W", "small batch", SPEED, overheads),
-    _row("P0.5 C", "they explain most of the lost time", "small batch, W = 2", SPEED, explained),
-    _row("P0.5 D", "t_iter doesn't blow up: less than doubles", "growing batches", SPEED, latency),
-    _row(
-        "P0.6, P1.3", "rollouts come from the weights that are updated", "speed, CartPole",
-        ("ddppo_target", "ddppo_speed"), on_policy,
-    ),
-    _row("P0.6, P1.6", "a larger B changes clipping", CARTPOLE, TARGET, batch_dynamics),
-    _row(
-        "P0.6, P1.9", "uneven environments cause waiting",
-        "W = 2, 8 environments × 16 steps of 1 ms; or 32 ms in one of 32", SLEEP, uneven,
-    ),
-    _row(
-        "P1.9", "larger E, or capped rollouts, reduce it",
-        "the uneven ones; cut by `preempt_fraction=0.5`", SLEEP, remedies,
-    ),
-    _row(
-        "P1.3, P2.4", "the all-reduced gradient is one learner's; weights stay equal",
-        "W = 2, 3, 4 processes", ("ddppo_equal",), one_gradient,
-    ),
-    _row(
-        "P1.6, P2.5", "future: advantages scaled over all workers",
-        "20 updates in float64", ("ddppo_equal",), global_advantages,
-    ),
-    _row("P2.5", "future: evaluations and a return curve", CARTPOLE, TARGET, return_curve),
-    _row(
-        "P2.5", "future: continuous actions", "Pendulum, W = 2, 40,960 steps in quick",
-        ("ddppo_continuous",), continuous,
-    ),
-    _row(
-        "P3.2", "one command measures W = 1, 2, 4", "`headrace bench scaling`, its flags",
-        ("ddppo_command",), command,
-    ),
-    _row("P3.3, table", "S(2) = 0.79, S(4) = 0.41", "small batch", SPEED, papers_table),
-    _row("P3.3", "sync fraction below 1%", "small batch", SPEED, small_waits),
-    _row("P3.4", "more work per worker scales better", "W = 2", SPEED, more_work),
-    Row("P0.5 B, P0.7", "W = 8, 16, 32", why=CORES),
+    Row("P0.4", "W learners end within 5% of one learner's return", CARTPOLE, TARGET,
+        final_returns),
+    Row("P0.4, P0.7", "more learners need less time to a return (here 475)", CARTPOLE, TARGET,
+        target_times),
+    Row("P0.5 A", "throughput increases with W", LARGE, SPEED, throughput),
+    Row("P0.5 B", "efficiency E(W) stays near 1 (above 0.8)", LARGE, SPEED, efficiency),
+    Row("P0.5 C", "an iteration's time is rollout + learning + all-reduce + waiting",
+        "all runs that measure speed", SPEED, parts),
+    Row("P0.5 C", "rho_comm and rho_sync grow with W", SMALL, SPEED, overheads),
+    Row("P0.5 C", "all-reduce and waiting explain most of the time lost compared with E = 1",
+        "small batch, W = 2", SPEED, explained),
+    Row("P0.5 D", "iterations take less than twice as long with W = 2",
+        "batch growing with W", SPEED, latency),
+    Row("P0.6, P1.3", "rollouts come from the current weights (on-policy)",
+        "all runs on speed and returns", ("ddppo_target", "ddppo_speed"), on_policy),
+    Row("P0.6, P1.6", "a larger batch B changes how many ratios PPO clips", CARTPOLE, TARGET,
+        batch_dynamics),
+    Row("P0.6, P1.9", "uneven environments make learners wait",
+        "W = 2, E = 8; steps of 1 ms, or 32 ms for one step in 32", SLEEP, uneven),
+    Row("P1.9", "more environments E or capped rollouts reduce the waiting",
+        "W = 2, uneven steps; E = 8 capped by `preempt_fraction=0.5`", SLEEP, remedies),
+    Row("P1.3, P2.4", "all-reduced gradients equal one learner's; all learners' weights stay equal",
+        "W = 2, 3, 4 processes", ("ddppo_equal",), one_gradient),
+    Row("P1.6, P2.5", "future work: advantages normalised over all learners, as with one learner",
+        "20 updates in float64", ("ddppo_equal",), global_advantages),
+    Row("P2.5", "future work: evaluations during training", "CartPole, W = 2", TARGET,
+        return_curve),
+    Row("P2.5", "future work: continuous actions", "Pendulum, W = 2, evaluations",
+        ("ddppo_continuous",), continuous),
+    Row("P3.2", "one command measures W = 1, 2, 4", "`headrace bench scaling`, small batch",
+        ("ddppo_command",), command),
+    Row("P3.3, table", "a slowdown: S(2) = 0.79, S(4) = 0.41", SMALL, SPEED, papers_table),
+    Row("P3.3", "waiting takes less than 1% of the time", "small batch, W = 2, 4", SPEED,
+        small_waits),
+    Row("P3.4", "more work per learner scales better", "W = 2", SPEED, more_work),
+    Row("P0.5 B, P0.7", "scaling with W = 8, 16, 32", why=CORES),
     Row("P0.6", "all-reduce dominates beyond some W", why=f"{CORES}, or {NETWORK}"),
     Row("P1.5", "NCCL between GPUs", why="needs two GPUs"),
-    Row("P1.5", "overlap of communication and backpropagation", why="not implemented"),
-    Row("P1.7", "horizons for Atari and MuJoCo", why="gives no result to compare with"),
+    Row("P1.5", "all-reduce overlaps with backpropagation", why="not implemented"),
+    Row("P1.7", "rollout lengths for Atari and MuJoCo",
+        why="the document gives no result to compare with"),
     Row("P1.10", "a parameter server is a bottleneck", why="not implemented"),
-    Row("P2.3", "macOS", why="needs a Mac"),
+    Row("P2.3", "training on macOS", why="needs a Mac"),
 )  # fmt: skip

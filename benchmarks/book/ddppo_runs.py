@@ -1,4 +1,4 @@
-"""Runs of the page ddppo: speeds, times to a return, equal steps of learners, slow environments."""
+"""Runs of the page on synchronous PPO: speed, returns, equality of learners, slow environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings of the page impact, in the proportions of the paper's Tables 1 and 2."""
+"""Training runs of the page on IMPACT, with the proportions of the paper's Tables 1 and 2."""
 
 from __future__ import annotations
 
@@ -79,6 +79,16 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "PPO": ("ppo", {}),
 }
 _RATES = {"IMPALA, rate / 10": 0.1, "IMPALA, rate × 10": 10.0}
+
+# Words of the page: what a value is, and names of variants where their own would be unclear.
+MEASURES = {"area": "mean return", "final_return": "final return"}
+BY = {"steps": "mean return at equal steps", "time": "return at equal time"}
+BUFFERS = {
+    "N=1": "N = 1 and K = 10",
+    "N=16, K=20": "N = 16 and K = 20",
+    "K=2": "N = 8 and K = 2",
+    "N=8, K=10": "N = 8 and K = 10",
+}
 
 
 def algorithm(env: str, variant: str) -> Any:

@@ -1,4 +1,4 @@
-"""Verdicts of the page impact."""
+"""Returns verdicts and results for the page on IMPACT, from runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from book.impact_cases import PASSES, TASKS, WORKERS
-from book.rows import Judgement, Run, Runs, Verdict, more, spread, worst
+from book.impact_cases import BUFFERS, BY, MEASURES, PASSES, TASKS, WORKERS
+from book.rows import Judgement, Run, Runs, Verdict, holds, more, named, worst
 
 Data = Mapping[str, Runs]
 Judge = Callable[[Data], Judgement]
 
+NO_NAMES: Mapping[str, str] = {}
 _FACTORS = ("NK/16", "NK/4", "4 NK", "16 NK")
 _LEARNT, _TOLERANCE = 0.25, 0.1  # shares of the reference's improvement
 
@@ -23,9 +24,9 @@ def of(data: Data, experiment: str, variant: str, name: str) -> list[float]:
     return data[experiment].where(variant=variant).values(name)
 
 
-def listed(values: Mapping[str, Sequence[float]]) -> str:
-    """Return names with the spreads of their values."""
-    return ", ".join(f"{name} {spread(each)}" for name, each in values.items())
+def listed(values: Mapping[str, Sequence[float]], names: Mapping[str, str] = NO_NAMES) -> str:
+    """Format the values of variants; ``names`` replaces names of variants."""
+    return named({names.get(name, name.replace("=", " = ")): each for name, each in values.items()})
 
 
 def all_of(verdicts: Sequence[Verdict]) -> Verdict:
@@ -33,20 +34,22 @@ def all_of(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict.REFUTED if Verdict.REFUTED in verdicts else worst(verdicts)
 
 
-def higher(experiment: str, name: str, best: str, *others: str) -> Judge:
-    """Return a judge: the first variant has a larger value than each of the others."""
+def higher(
+    experiment: str, name: str, best: str, *others: str, names: Mapping[str, str] = NO_NAMES
+) -> Judge:
+    """Return a judge: the first variant has a larger value than each of the others.
+
+    Args:
+        name: ``area`` or ``final_return``.
+        names: other names of variants in the result.
+    """
 
     def judge(data: Data) -> Judgement:
         values = {v: of(data, experiment, v, name) for v in (best, *others)}
         verdict = all_of([more(values[best], values[other]) for other in others])
-        return Judgement(verdict, listed(values))
+        return Judgement(verdict, f"{MEASURES[name]} with {listed(values, names)}")
 
     return judge
-
-
-def property_holds(holds: bool, result: str) -> Judgement:
-    """Return the judgement of a property that doesn't depend on scale."""
-    return Judgement(Verdict.REPRODUCED if holds else Verdict.REFUTED, result)
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -95,7 +98,8 @@ def drops_less(data: Data) -> Judgement:
         names = (variant, f"{name}, 8 batches old")
         new, old = (of(data, "impact_discrete", each, "area") for each in names)
         lost[name] = [1 - b / a for a, b in zip(new, old, strict=False)]
-    return Judgement(more(lost["IMPALA"], lost["IMPACT"]), f"share lost: {listed(lost)}")
+    text = f"share of the mean return lost with {listed(lost)}"
+    return Judgement(more(lost["IMPALA"], lost["IMPACT"]), text)
 
 
 # -- figure 3 --------------------------------------------------------------------------------------
@@ -108,9 +112,8 @@ def target_periods(data: Data) -> Judgement:
     margin = -_TOLERANCE * float(np.mean([improved(run) for run in base]))
     final = {name: of(data, "impact_targets", name, "final_return") for name in _FACTORS}
     known = base.values("final_return")
-    judged = [name for name in final if not name.endswith(" NK")]  # longer: few updates of π′
-    verdicts = [more(final[name], known, margin) for name in judged]
-    return Judgement(all_of(verdicts), listed({"NK": known, **final}))
+    verdicts = [more(each, known, margin) for each in final.values()]
+    return Judgement(all_of(verdicts), f"final return with {listed({'NK': known, **final})}")
 
 
 def short_periods(data: Data) -> Judgement:
@@ -118,16 +121,19 @@ def short_periods(data: Data) -> Judgement:
     runs = data["impact_targets"]
     base, short = ([improved(r) for r in runs.where(variant=v)] for v in ("IMPACT", "t=2"))
     verdict = more([_LEARNT * x for x in base], short)
-    return Judgement(verdict, f"improvement: {listed({'NK': base, 'every 2 steps': short})}")
+    return Judgement(verdict, f"gain in return with {listed({'NK': base, 'every 2 steps': short})}")
 
 
-def unstable(experiment: str, more_so: str, less_so: str) -> Judge:
-    """Return a judge: the return of the first variant falls further during training."""
+def unstable(
+    experiment: str, more_so: str, less_so: str, names: Mapping[str, str] = NO_NAMES
+) -> Judge:
+    """Return a judge: the first variant falls further from its highest return."""
 
     def judge(data: Data) -> Judgement:
         runs = data[experiment]
         a, b = ([dropped(r) for r in runs.where(variant=v)] for v in (more_so, less_so))
-        return Judgement(more(a, b), f"largest fall: {listed({more_so: a, less_so: b})}")
+        text = f"peak minus final return with {listed({more_so: a, less_so: b}, names)}"
+        return Judgement(more(a, b), text)
 
     return judge
 
@@ -142,7 +148,7 @@ def best_passes(data: Data) -> Judgement:
     results = []
     for name, t in tables.items():
         best = max(t, key=lambda k: float(np.mean(t[k])))
-        results.append(f"{name} {listed({k: t[k] for k in dict.fromkeys(('K=2', best))})}")
+        results.append(f"{BY[name]} with {listed({k: t[k] for k in dict.fromkeys(('K=2', best))})}")
     return Judgement(all_of(verdicts), "; ".join(results))
 
 
@@ -153,7 +159,9 @@ def both_gain(data: Data) -> Judgement:
     found = {k: worst([more(t[k], t["K=1"]) for t in tables.values()]) for k in larger}
     order = list(Verdict)
     k = min(found, key=lambda name: order.index(found[name]))
-    results = [f"{name} {listed({k: t[k], 'K=1': t['K=1']})}" for name, t in tables.items()]
+    results = [
+        f"{BY[name]} with {listed({k: t[k], 'K=1': t['K=1']})}" for name, t in tables.items()
+    ]
     return Judgement(found[k], "; ".join(results))
 
 
@@ -175,7 +183,7 @@ def throughput(data: Data) -> Judgement:
     names = list(speed)
     pairs = itertools.pairwise(names)
     verdict = worst([more(speed[a], speed[b]) for a, b in pairs])
-    return Judgement(verdict, f"steps/s: {listed(speed)}")
+    return Judgement(verdict, f"steps/s with {listed(speed)}")
 
 
 def best_buffer(data: Data) -> Judgement:
@@ -184,7 +192,7 @@ def best_buffer(data: Data) -> Judgement:
     area |= {"N=8, K=10": of(data, "impact_continuous", "IMPACT", "area")}
     best = "N=16, K=20"
     verdict = all_of([more(area[best], each) for name, each in area.items() if name != best])
-    return Judgement(verdict, listed(area))
+    return Judgement(verdict, f"mean return with {listed(area, BUFFERS)}")
 
 
 # -- comparisons -----------------------------------------------------------------------------------
@@ -196,7 +204,8 @@ def in_steps(task: str, other: str) -> Judge:
 
     def judge(data: Data) -> Judgement:
         ours, theirs = (of(data, f"impact_{task}", v, "area") for v in (own, other))
-        return Judgement(more(ours, theirs), listed({"IMPACT": ours, other: theirs}))
+        text = f"mean return with {listed({'IMPACT': ours, other: theirs})}"
+        return Judgement(more(ours, theirs), text)
 
     return judge
 
@@ -213,7 +222,8 @@ def in_time(task: str, other: str) -> Judge:
             if ("noise_color" in TASKS[env]) == (task == "continuous"):
                 values = equal_time(runs, "variant")
                 verdicts.append(more(values["IMPACT"], values[other]))
-                results.append(f"{env}: {listed({v: values[v] for v in ('IMPACT', other)})}")
+                both = listed({v: values[v] for v in ("IMPACT", other)})
+                results.append(f"return on {env} with {both}")
         return Judgement(worst(verdicts), "; ".join(results))
 
     return judge
@@ -226,10 +236,7 @@ def wall_time(data: Data) -> Judgement:
     needed = {
         v: [_seconds_to(r, goal) for r in runs.where(variant=v)] for v in ("IMPACT", "IMPALA")
     }
-    result = f"seconds to a return of {goal:.0f}: {listed(needed)}"
-    missed = [r for r in runs.where(variant="IMPACT") if np.max(curve(r)[2]) < goal]
-    if missed:
-        return Judgement(Verdict.NOT_REPRODUCED, f"{result}; IMPACT missed it {len(missed)} times")
+    result = f"seconds to IMPALA's final return ({goal:.0f}) with {listed(needed)}"
     return Judgement(more(needed["IMPALA"], needed["IMPACT"]), result)
 
 
@@ -244,7 +251,8 @@ def workers(data: Data) -> Judgement:
     """Judge Figure 7: more workers reach higher returns in the same time."""
     values = equal_time(data["impact_workers"], "workers")
     verdict = more(values[WORKERS[-1]], values[WORKERS[0]])
-    return Judgement(verdict, f"workers: {listed({str(n): v for n, v in values.items()})}")
+    named_values = {f"{n} worker{'s' * (n > 1)}": each for n, each in values.items()}
+    return Judgement(verdict, f"return with {listed(named_values)}")
 
 
 def workers_decline(data: Data) -> Judgement:
@@ -252,11 +260,11 @@ def workers_decline(data: Data) -> Judgement:
     runs = data["impact_workers"]
     speed = {n: runs.where(workers=n).values("sps") for n in WORKERS}
     factor = {
-        f"{n} to {2 * n}": [b / a for a, b in zip(speed[n], speed[2 * n], strict=False)]
+        f"{n} to {2 * n} workers": [b / a for a, b in zip(speed[n], speed[2 * n], strict=False)]
         for n in WORKERS[:-1]
     }
     values = list(factor.values())
-    return Judgement(more(values[0], values[-1]), f"steps/s, factor: {listed(factor)}")
+    return Judgement(more(values[0], values[-1]), f"factor of steps/s from {listed(factor)}")
 
 
 # -- without training ------------------------------------------------------------------------------
@@ -266,23 +274,24 @@ def lower_bound(data: Data) -> Judgement:
     """Judge Figure 10: IMPACT's clipped ratio is nowhere above PPO's."""
     runs = data["impact_likelihood"]
     two, one = (max(runs.values(name)) for name in ("above_ppo", "above_ppo_rho_1"))
-    result = f"above it at some action for {two:.0%} of policies with ρ = 2, {one:.0%} with ρ = 1"
-    return property_holds(two == 0, result)
+    result = f"above PPO's at some action: {two:.0%} of policies with ρ = 2, {one:.0%} with ρ = 1"
+    return Judgement(holds(two == 0), result)
 
 
 def large_where_rare(data: Data) -> Judgement:
     """Judge appendix E: the ratio π/μ is large where the worker's probability is low."""
     rare = data["impact_likelihood"].values("large_is_rare")
-    result = f"μ is below a tenth of its peak for {np.mean(rare):.0%} of ratios above 3"
-    return property_holds(min(rare) > 0.9, result)
+    share = f"{np.mean(rare):.0%} of policies"
+    result = f"where π/μ peaks above 3, μ is below a tenth of its peak: {share}"
+    return Judgement(holds(min(rare) > 0.9), result)
 
 
 def truncated(data: Data) -> Judgement:
     """Judge section 3.1: the ratio to the worker's policy is truncated at rho."""
     above = max(data["impact_likelihood"].values("above_rho"))
     differs = max(data["impact_likelihood"].values("differs_on_policy"))
-    result = f"above ρ for {above:.0%} of policies; R3 − R2 with μ = π′: {differs:g}"
-    return property_holds(above == 0 and differs == 0, result)
+    result = f"factor above ρ: {above:.0%} of policies; largest R3 − R2 with μ = π′: {differs:g}"
+    return Judgement(holds(above == 0 and differs == 0), result)
 
 
 def table(*tasks: str) -> Judge:
@@ -291,7 +300,7 @@ def table(*tasks: str) -> Judge:
     def judge(data: Data) -> Judgement:
         runs = [run for task in tasks for run in data["impact_tables"].where(task=task)]
         total, wrong = (sum(r.values[name] for r in runs) for name in ("settings", "differing"))
-        return property_holds(wrong == 0, f"{total - wrong} of {total} settings agree")
+        return Judgement(holds(wrong == 0), f"{total - wrong} of {total} settings agree")
 
     return judge
 
@@ -301,5 +310,5 @@ def number_of_runs(data: Data) -> Judgement:
     runs = data["impact_searched"]
     agree = all(run.values["agree"] for run in runs)
     values = sum(runs.values("values"))
-    stated = "as many as" if agree else "not the number of"
-    return property_holds(agree, f"{values:.0f} values accepted, {stated} runs stated")
+    stated = "as many" if agree else "another number of"
+    return Judgement(holds(agree), f"{values:.0f} values are valid; the paper states {stated} runs")

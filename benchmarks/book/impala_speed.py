@@ -1,4 +1,4 @@
-"""Experiments of the page on IMPALA that measure time, so each runs alone."""
+"""Experiments of the page on IMPALA that measure time and therefore run one at a time."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _clock_config(case: Case) -> hr.Config:
 
 
 def _clock(case: Case) -> dict[str, Any]:
-    """Return seconds and steps until the target; those of the whole run if it was missed."""
+    """Return seconds and steps until the target return; of the whole run if it was missed."""
     found = trained(_clock_config(case))
     reached = next((p for p in found["curve"] if p[2] >= TARGET), None)
     steps, seconds, _ = reached or found["curve"][-1]

@@ -11,42 +11,46 @@ from headrace.studies.machine import markdown
 
 _TEXT = """# Results
 
-Each page lists the tables, plots and claims of one source document, what was run to test them,
-and the verdict. Pages are generated from stored runs; every command is at the top of its page.
+Each page lists the claims of one paper or course document, including its tables and plots. For
+each claim, it states the runs that test it, the result and a verdict. Pages are generated from
+stored runs. The command, machine and commits are at the top of each page.
 
 {pages}
 
-All of them at once, in the reduced form (about 45 minutes on two cores), written to
+This command runs all pages in the reduced form (about 45 minutes on two cores), written to
 `runs/results-quick`:
 
 ```bash
 make results-quick
 ```
 
-Without `--quick`, `python benchmarks/results.py` runs the full form for hours. Both continue after
-an interruption.
+`python benchmarks/results.py` runs the full form, which takes hours. Both continue after an
+interruption.
 
 ## Verdicts
 
-Verdicts are computed from the runs.
+The table counts the claims by verdict. Verdicts are computed from the runs:
 
-- *reproduced*: at the paper's own setting, or a property that doesn't depend on scale
-- *in kind*: at a smaller scale, in the same direction, by more than two standard errors
-- *not reproduced*: no difference of more than two standard errors
-- *refuted*: the opposite, by more than two standard errors
-- *not run*: with the reason
+- *reproduced*: the claim holds at the paper's own setting, or is a property that doesn't depend on
+  scale, such as a formula
+- *in kind*: in smaller runs, the difference has the claimed direction and exceeds two standard
+  errors
+- *not reproduced*: the difference is within two standard errors, or the claim holds only in part
+- *refuted*: the difference has the opposite direction and exceeds two standard errors, or a property
+  does not hold
+- *not run*: the claim was not tested, for the stated reason
 
-A row is *stale* if a setting that its runs depend on has another value today, for instance because
-a default changed.
+A row is *stale* if a setting that its runs depend on has changed since, for example because of a
+new default.
 
 ## Other measurements
 
 - [Learning](learning.md): eight tasks, compared with Stable-Baselines3 and CleanRL; Atari,
-  self-play, the doctor
+  self-play, run diagnosis
 - [Speed](speed.md): throughput, compared with other programs and between settings
 - [Studies](studies.md): an ablation of APPO, cooperative games, satellite environments, several
   tasks
-- [Environments](../environments.md#tested-environments) of other packages that run
+- [Environments](../environments.md#tested-environments) of other packages that were tested
 """
 
 

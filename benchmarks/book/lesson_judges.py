@@ -1,4 +1,4 @@
-"""Judges the rows of the course lesson's page from their runs."""
+"""Returns verdicts and results for the page on the course lesson, from runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def synchronous(data: Data) -> Judgement:
     busy = data["lesson_utilisation"].where(algo="ppo", actors=1).values("learner_busy")
     near = abs(fmean(busy) - 1 / 3) <= 0.05
     verdict = Verdict.IN_KIND if near else Verdict.NOT_REPRODUCED
-    return Judgement(verdict, f"busy {percent(busy)}")
+    return Judgement(verdict, f"learner busy {percent(busy)} of the time")
 
 
 def straggler(data: Data) -> Judgement:
@@ -61,28 +61,29 @@ def straggler(data: Data) -> Judgement:
         )
         for algo in ("ppo", "appo")
     }
-    result = f"keeps {percent(kept['ppo'])} of its speed, APPO {percent(kept['appo'])}"
+    result = f"share of the speed kept: PPO {percent(kept['ppo'])}, APPO {percent(kept['appo'])}"
     return Judgement(more(kept["appo"], kept["ppo"]), result)
 
 
 def decoupled(data: Data) -> Judgement:
     busy = data["lesson_utilisation"].where(algo="appo", actors=3).values("learner_busy")
-    return Judgement(at_least(busy, BUSY, Verdict.IN_KIND), f"busy {percent(busy)}")
+    text = f"learner busy {percent(busy)} of the time"
+    return Judgement(at_least(busy, BUSY, Verdict.IN_KIND), text)
 
 
 def faster(data: Data) -> Judgement:
     runs = data["lesson_utilisation"].where(actors=1)
     appo, ppo = (runs.where(algo=algo).values("sps") for algo in ("appo", "ppo"))
-    return Judgement(more(appo, ppo), f"APPO {spread(appo)} steps/s, PPO {spread(ppo)}")
+    return Judgement(more(appo, ppo), f"steps/s: APPO {spread(appo)}, PPO {spread(ppo)}")
 
 
 def threads(slow: bool) -> Callable[[Data], Judgement]:
     def judge(data: Data) -> Judgement:
         runs = data["lesson_waiting"].where(one_is_slow=slow)
         training = runs.where(what="training").values("share")
-        text = f"{percent(training)} of the ceiling while training"
+        text = f"{percent(training)} of the possible steps/s while training"
         if acting := runs.where(what="acting").values("share"):
-            text += f", {percent(acting)} without"
+            text += f", {percent(acting)} without training"
         return Judgement(at_least(training, FULL, Verdict.REPRODUCED), text)
 
     return judge
@@ -96,7 +97,7 @@ def lag(data: Data) -> Judgement:
     lag = data["lesson_throughput"].where(**_rates(32, 16, 20)).values("lag")
     inside = all(2 <= value <= 10 for value in lag)
     verdict = Verdict.IN_KIND if inside else Verdict.NOT_REPRODUCED
-    return Judgement(verdict, f"{spread(lag)} updates")
+    return Judgement(verdict, f"mean lag {spread(lag)} updates")
 
 
 def speed(step_ms: int) -> Callable[[Data], Judgement]:
@@ -104,7 +105,7 @@ def speed(step_ms: int) -> Callable[[Data], Judgement]:
         runs = data["lesson_throughput"].where(**_rates(32, 16, step_ms))
         sps, share = runs.values("sps"), runs.values("share")
         minutes = 50e6 / fmean(sps) / 60
-        text = f"{spread(sps)} steps/s ({percent(share)}): {minutes:.1f} minutes"
+        text = f"{spread(sps)} steps/s ({percent(share)}); 50 million in {minutes:.1f} minutes"
         return Judgement(at_least(share, FULL, Verdict.REPRODUCED), text)
 
     return judge
@@ -116,7 +117,7 @@ def growth(data: Data) -> Judgement:
         runs.where(**_rates(*sizes, 20)).values("sps") for sizes in ((3, 4), (16, 8), (32, 16))
     )
     grown = ratios(some, few)
-    text = f"{spread(grown)} times; 512 environments: {spread(ratios(many, few))}"
+    text = f"{spread(grown)} times; with 512 environments {spread(ratios(many, few))} times"
     return Judgement(at_least(grown, BUSY * 128 / 12, Verdict.REPRODUCED), text)
 
 
@@ -125,7 +126,8 @@ def bottleneck(data: Data) -> Judgement:
     few, many = (
         runs.where(**_rates(*sizes, 20)).values("learner_busy") for sizes in ((16, 8), (32, 16))
     )
-    return Judgement(more(many, few), f"busy {percent(many)}, with 16 actors {percent(few)}")
+    text = f"learner busy: 32 actors {percent(many)}, 16 actors {percent(few)}"
+    return Judgement(more(many, few), text)
 
 
 def second_learner(data: Data) -> Judgement:
@@ -134,13 +136,14 @@ def second_learner(data: Data) -> Judgement:
     gain = ratios(two, one)
     same = abs(fmean(gain) - 1) <= SAME
     verdict = Verdict.IN_KIND if same else Verdict.NOT_REPRODUCED
-    return Judgement(verdict, f"{spread(gain)} times as fast")
+    return Judgement(verdict, f"{spread(gain)} times the steps/s of one learner")
 
 
 def fragments(data: Data) -> Judgement:
     runs = data["lesson_throughput"]
     short, long = (runs.where(step_ms=0, fragment=n).values("sps") for n in (10, 150))
-    return Judgement(more(long, short), f"{spread(long)} steps/s, with 10 steps {spread(short)}")
+    text = f"steps/s: rollouts of 150 steps {spread(long)}, of 10 steps {spread(short)}"
+    return Judgement(more(long, short), text)
 
 
 # -- formulas --------------------------------------------------------------------------------------
@@ -169,13 +172,14 @@ def traces(data: Data) -> Judgement:
 def variance(data: Data) -> Judgement:
     full, clipped = (data["lesson_formulas"].values(n) for n in ("sd_unclipped", "sd_vtrace"))
     least = min(ratios(full, clipped))
-    text = f"deviation {spread(clipped)}; unclipped at least {least:.0f} times that"
+    text = f"standard deviation of the targets {spread(clipped)}; "
+    text += f"unclipped at least {least:.0f} times that"
     return Judgement(exactly(least > 1), text)
 
 
 def bias(data: Data) -> Judgement:
     bias = data["lesson_formulas"].values("bias_vtrace")
-    return Judgement(general(more(0.0, bias)), f"bias {spread(bias)}")
+    return Judgement(general(more([0.0], bias)), f"mean bias of the values {spread(bias)}")
 
 
 def correction(data: Data) -> Judgement:
@@ -183,14 +187,14 @@ def correction(data: Data) -> Judgement:
         [abs(value) for value in data["lesson_formulas"].values(name)]
         for name in ("bias_vtrace", "bias_uncorrected")
     )
-    text = f"bias {spread(without)}, with V-trace {spread(with_it)}"
+    text = f"size of the bias: without {spread(without)}, with V-trace {spread(with_it)}"
     return Judgement(general(more(without, with_it)), text)
 
 
 def batch(data: Data) -> Judgement:
     runs = data["lesson_formulas"]
     one, two = (int(runs.values(name)[0]) for name in ("batch_1", "batch_2"))
-    text = f"{one:,} steps, in whole rollouts of 800; {two:,} for two learners"
+    text = f"{one:,} steps (whole rollouts of 800 steps); {two:,} with two learners"
     return Judgement(exactly(one == 4096), text)
 
 
@@ -202,7 +206,8 @@ def stale(name: str, **other: Any) -> Callable[[Data], Judgement]:
         runs = data["lesson_stale"]
         own = runs.where(off_policy="vtrace", rho_bar=1.0).values("final_return")
         others = runs.where(**other).values("final_return")
-        return Judgement(more(own, others), f"{spread(own)}, {name} {spread(others)}")
+        text = f"final return: V-trace {spread(own)}, {name} {spread(others)}"
+        return Judgement(more(own, others), text)
 
     return judge
 
@@ -213,7 +218,7 @@ def stable(better: str, worse: str) -> Callable[[Data], Judgement]:
 
     def judge(data: Data) -> Judgement:
         a, b = (kept(data["lesson_table"].where(algo=name)) for name in (better, worse))
-        text = f"{better.upper()} ends at {percent(a)} of its peak, {worse.upper()} at {percent(b)}"
+        text = f"final / peak return: {better.upper()} {percent(a)}, {worse.upper()} {percent(b)}"
         return Judgement(more(a, b), text)
 
     return judge
@@ -227,39 +232,41 @@ def random(data: Data) -> Judgement:
     values = _example("literal", "random_return")(data)
     difference = more(values, 0.0)
     verdict = Verdict.REPRODUCED if difference is Verdict.NOT_REPRODUCED else Verdict.REFUTED
-    return Judgement(verdict, f"{spread(values)} with random actions")
+    return Judgement(verdict, f"return {spread(values)} with random actions")
 
 
 def climbs(data: Data) -> Judgement:
     final, chance = (_example("literal", n)(data) for n in ("final_return", "random_return"))
-    text = f"{spread(final)}, random actions {spread(chance)}; tuned settings, evaluated: "
+    text = f"final return {spread(final)}, random actions {spread(chance)}; tuned, evaluated: "
     text += f"{percent(_example('tuned', 'share_of_best')(data))} of the optimum"
     return Judgement(general(more(final, chance)), text)
 
 
 def prefers(data: Data) -> Judgement:
     own, tuned = (_example(v, "picks_best")(data) for v in ("literal", "tuned"))
-    text = f"highest priority at {percent(own)} of steps, tuned settings {percent(tuned)}"
-    return Judgement(general(more(own, 0.2)), text)
+    text = f"at {percent(own)} of steps (random: 20%), with tuned settings {percent(tuned)}"
+    return Judgement(general(more(own, [0.2])), text)
 
 
 def entropy(data: Data) -> Judgement:
     own, without = (_example(v, "entropy")(data) for v in ("serial", "no entropy bonus"))
-    return Judgement(more(own, without), f"final entropy {spread(own)}, without {spread(without)}")
+    text = f"final entropy {spread(own)}, without {spread(without)} (uniform policy: 1.61)"
+    return Judgement(more(own, without), text)
 
 
 def clipping(data: Data) -> Judgement:
     own, without = (_example(v, "evaluated")(data) for v in ("serial", "not clipped"))
     norm = max(_example("not clipped", "norm_max")(data))
-    text = f"{spread(own)}, unclipped {spread(without)} (norms up to {norm:.0f})"
+    text = f"evaluated return {spread(own)}, unclipped {spread(without)}; norms up to {norm:.0f}"
     return Judgement(more(own, without), text)
 
 
 def learners(data: Data) -> Judgement:
     runs = data["lesson_conjunction"]
     one, two = (runs.where(kind=kind).values("evaluated") for kind in ("one", "split"))
-    verdict = more(two, one, margin=-0.1 * abs(fmean(one)))
-    return Judgement(verdict, f"return {spread(two)}, one learner {spread(one)}")
+    same = more(two, one) is Verdict.NOT_REPRODUCED
+    verdict = Verdict.IN_KIND if same else Verdict.NOT_REPRODUCED
+    return Judgement(verdict, f"evaluated return: two learners {spread(two)}, one {spread(one)}")
 
 
 def wargame(kind: str) -> Callable[[Data], Judgement]:
@@ -267,8 +274,8 @@ def wargame(kind: str) -> Callable[[Data], Judgement]:
         runs = data["lesson_conjunction"].where(kind=kind)
         own, steps = runs.values("evaluated"), max(runs.values("total_steps"))
         low = TASKS["SSAConjunction-v0"].low
-        better = more(own, low) is Verdict.IN_KIND
-        text = f"return {spread(own)} after {steps:,} steps, random actions {low}"
+        better = more(own, [low]) is Verdict.IN_KIND
+        text = f"evaluated return {spread(own)} after {steps:,} steps, random actions {low}"
         return Judgement(Verdict.IN_KIND if better else Verdict.NOT_REPRODUCED, text)
 
     return judge

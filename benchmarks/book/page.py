@@ -69,7 +69,7 @@ class Finding:
 
 
 def findings(page: Page, data: Mapping[str, Data]) -> list[Finding]:
-    """Judge all rows of a page."""
+    """Return a verdict and a result for each row of a page."""
     runs = {name: one.runs for name, one in data.items()}
     found = []
     for row in page.rows:
@@ -133,6 +133,6 @@ def how(page: Page, data: Mapping[str, Data]) -> str:
     links = ", ".join(f"[{name}](data/{name}.json)" for name, one in data.items() if one.lines)
     return (
         f"`python benchmarks/results.py {page.name}{flag}`: {len(lines)} runs, "
-        f"{minutes:.0f} minutes of runs in all, at {commits}, on {machines}. Spreads are standard "
+        f"{minutes:.0f} minutes in all, at {commits}, on {machines}. Spreads (±) are standard "
         f"errors over seeds. Data: {links}. [Verdicts](index.md#verdicts)."
     )

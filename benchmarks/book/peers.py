@@ -1,4 +1,4 @@
-"""The page of the results book that compares headrace's defaults with Stable-Baselines3."""
+"""The page that compares headrace's defaults with Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _on_task(task: str, algo: str) -> Callable[[Data], Judgement]:
     def judge(data: Data) -> Judgement:
         runs = data["peers_suite"].where(task=task)
         own, peer = (runs.where(algo=one).values("training_return") for one in (algo, PEER))
-        return Judgement(more(own, peer), f"{spread(own)}, SB3 {spread(peer)}")
+        return Judgement(more(own, peer), f"return: {_ALL[algo]} {spread(own)}, SB3 {spread(peer)}")
 
     return judge
 
@@ -152,7 +152,7 @@ def _scores(name: str) -> Callable[[Data], Judgement]:
     def judge(data: Data) -> Judgement:
         runs = data["peers_suite"]
         own, peer = (interquartile(runs.where(algo=algo)) for algo in (name, PEER))
-        return Judgement(more(own, peer), f"{spread(own)}, SB3 {spread(peer)}")
+        return Judgement(more(own, peer), f"score: {_ALL[name]} {spread(own)}, SB3 {spread(peer)}")
 
     return judge
 
@@ -166,7 +166,7 @@ def _speed(name: str) -> Callable[[Data], Judgement]:
             )
             ratios.append(float(np.median([a / b for a, b in pairs])))
         verdict = Verdict.IN_KIND if min(ratios) > 1 else Verdict.NOT_REPRODUCED
-        return Judgement(verdict, f"{min(ratios):.1f} to {max(ratios):.1f} times")
+        return Judgement(verdict, f"{min(ratios):.1f} to {max(ratios):.1f} times SB3's steps/s")
 
     return judge
 
@@ -175,7 +175,7 @@ def _first(name: str) -> Callable[[Data], Judgement]:
     def judge(data: Data) -> Judgement:
         runs = data["peers_cartpole_475"]
         own, peer = (runs.where(algo=algo) for algo in (name, PEER))
-        text = f"{_seconds(own)}, SB3 {_seconds(peer)}"
+        text = f"{_ALL[name]} {_seconds(own)}, SB3 {_seconds(peer)}"
         return Judgement(more(peer.values("seconds"), own.values("seconds")), text)
 
     return judge
@@ -192,35 +192,37 @@ def _solved(name: str) -> Callable[[Data], Judgement]:
         returns: Sequence[float] = data["peers_mountaincar"].where(algo=name).values("evaluated")
         solved = sum(value >= TASKS[SOLVED_BY].high for value in returns)
         verdict = Verdict.IN_KIND if solved == len(returns) else Verdict.NOT_REPRODUCED
-        return Judgement(verdict, f"{spread(returns)}; {solved} of {len(returns)} solved")
+        text = f"return {spread(returns)}; {solved} of {len(returns)} runs solved it"
+        return Judgement(verdict, text)
 
     return judge
 
 
-_EQUAL = "training return after equal seconds, one core each"
+_EQUAL = "same seconds of training, one core each"
 _NAMES = {"CartPole-v1": "CartPole", "LunarLander-v3": "LunarLander", "Pendulum-v1": "Pendulum",
           "Acrobot-v1": "Acrobot"}  # fmt: skip
 _ALL = {"appo": "APPO", "ppo": "PPO", "impala": "IMPALA"}
 
 ROWS = (
     *(
-        Row(f"{_NAMES[task]}, {_ALL[algo]}", f"{_ALL[algo]} returns more than SB3's PPO", _EQUAL,
+        Row(f"{_NAMES[task]}, {_ALL[algo]}", f"{_ALL[algo]}'s return is above SB3 PPO's", _EQUAL,
             ("peers_suite",), _on_task(task, algo))
         for task in QUICK for algo in ("appo", "ppo")
     ),
     *(
-        Row(f"All tasks, {name}", f"{name} scores more than SB3's PPO",
-            "interquartile mean of scores over tasks", ("peers_suite",), _scores(algo))
+        Row(f"All tasks, {name}", f"{name}'s score is above SB3 PPO's",
+            "same seconds of training, interquartile mean over tasks", ("peers_suite",),
+            _scores(algo))
         for algo, name in _ALL.items()
     ),
     *(
-        Row(f"Speed, {_ALL[algo]}", f"{_ALL[algo]} makes more steps per second on every task",
-            "the same runs, with start-up", ("peers_suite",), _speed(algo))
+        Row(f"Speed, {_ALL[algo]}", f"{_ALL[algo]} is faster than SB3's PPO on every task",
+            "same seconds of training, with start-up", ("peers_suite",), _speed(algo))
         for algo in ("appo", "ppo")
     ),
     *(
-        Row(f"CartPole to 475, {_ALL[algo]}", f"{_ALL[algo]} gets there first",
-            "seconds from process start", ("peers_cartpole_475",), _first(algo))
+        Row(f"CartPole to 475, {_ALL[algo]}", f"{_ALL[algo]} solves CartPole sooner than SB3's PPO",
+            "time from process start to a return of 475", ("peers_cartpole_475",), _first(algo))
         for algo in ("appo", "ppo")
     ),
     *(
@@ -237,5 +239,6 @@ PAGE = Page(
     "that rl-baselines3-zoo publishes for each task",
     rows=ROWS,
     experiments=(TARGET, SUITE, SOLVED),
-    intro="Scores are 0 for random actions and 1 for a reference. [More tasks](learning.md).",
+    intro="Returns are of training. Scores are 0 for a random policy and 1 for a reference policy. "
+    "[More tasks](learning.md).",
 )

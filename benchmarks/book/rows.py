@@ -73,12 +73,12 @@ class Runs:
 
 @dataclass(frozen=True)
 class Row:
-    """A claim of a document and how it was tested.
+    """A claim of a document, and how it was tested.
 
     Attributes:
         where: place in the document, such as ``Figure 4, left``.
-        claim: the claim in short.
-        ran: what was run.
+        claim: the claim in short, for a reader who does not have the document.
+        ran: environment, and settings that matter for the claim.
         experiments: names of the experiments that the judgement reads.
         judge: returns the judgement from the runs by experiment. None: the claim was not tested.
         why: why it was not tested.
@@ -97,18 +97,18 @@ class Row:
             return Judgement(Verdict.NOT_RUN, self.why)
         missing = [name for name in self.experiments if not len(data.get(name, Runs(())))]
         if missing:
-            return Judgement(Verdict.NOT_RUN, f"no runs of {', '.join(missing)}")
+            return Judgement(Verdict.NOT_RUN, f"not run yet: {', '.join(missing)}")
         try:
             return self.judge(data)
-        except (LookupError, ValueError, ZeroDivisionError):  # of a variant with too few runs
-            return Judgement(Verdict.NOT_RUN, f"incomplete runs of {', '.join(self.experiments)}")
+        except (LookupError, ValueError):  # a variant has no runs
+            return Judgement(Verdict.NOT_RUN, f"incomplete runs: {', '.join(self.experiments)}")
 
 
 def spread(values: Sequence[float], digits: int | None = None) -> str:
     """Format values as ``mean ± standard error``.
 
     Args:
-        digits: decimals; None: as many as the size of the mean asks for.
+        digits: decimals; None: chosen by the size of the mean.
     """
     if not values:
         return "–"
@@ -171,5 +171,5 @@ def holds(condition: bool) -> Verdict:
 
 
 def named(texts: Mapping[str, Sequence[float]]) -> str:
-    """Format several spreads, each after its name."""
-    return ", ".join(f"{name} {spread(values)}" for name, values in texts.items())
+    """Format several spreads as ``name: mean ± standard error``."""
+    return ", ".join(f"{name}: {spread(values)}" for name, values in texts.items())

@@ -184,7 +184,7 @@ def test_a_page_shows_result_and_verdict_and_what_was_not_run(book, stored, expe
 def test_a_row_without_runs_is_not_run(book, experiment, tmp_path):
     page = page_of(book, experiment)
     text = book["page"].render(page, page.data(tmp_path))
-    assert "| Figure 1 | it learns | no runs of demo |" in text
+    assert "| Figure 1 | it learns | not run yet: demo |" in text
     assert book["page"].counts(book["page"].findings(page, page.data(tmp_path)))["not run"] == 1
 
 

@@ -49,7 +49,7 @@ def test_programs_are_compared_on_each_task_and_over_all(book, own, expected):
     assert judged(book, "CartPole, APPO", *runs).verdict.value == expected
     assert judged(book, "All tasks, APPO", *runs).verdict.value == expected
     speed = judged(book, "Speed, APPO", *runs)
-    assert speed.result == f"{own + 1:.1f} to {own + 1:.1f} times"
+    assert speed.result == f"{own + 1:.1f} to {own + 1:.1f} times SB3's steps/s"
     assert speed.verdict.value == ("in kind" if own > 0 else "not reproduced")
 
 
@@ -60,7 +60,7 @@ def test_misses_count_as_the_limit(book):
     ]
     found = judged(book, "CartPole to 475, APPO", *runs)
     assert found.verdict.value == "in kind"
-    assert found.result == "3.00 s, SB3 60.0 s (1 of 1 missed)"
+    assert found.result == "APPO 3.00 s, SB3 60.0 s (1 of 1 missed)"
 
 
 @pytest.mark.parametrize(("least", "expected"), [(91.0, "in kind"), (60.0, "not reproduced")])

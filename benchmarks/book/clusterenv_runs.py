@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def synced(config: Config) -> dict[str, Any]:
-    """Train in this process. Return returns, updates, and fetches of weights."""
+    """Train in this process. Return the final return, updates, and fetches of weights."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         train(Config(**{**vars(config), "run_dir": str(path)}), draw=False, quiet=True)
@@ -65,7 +65,7 @@ def example(case: Case) -> dict[str, Any]:
 
 
 class GaussianAgent(nn.Module):
-    """Policy of continuous actions as the agent of a ClusterEnv."""
+    """Continuous-action policy as the agent of a ClusterEnv."""
 
     def __init__(self, policy: hr.Policy) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class GaussianAgent(nn.Module):
         return self.policy.act(obs, torch.zeros(len(obs), dtype=torch.bool), ())[0]
 
     def act(self, obs: Tensor) -> dict[str, Any]:
-        """Return actions for the environments, and as sampled with their log-probabilities."""
+        """Return environment actions, and the sampled actions with their log-probabilities."""
         policy, params = self.policy, self._params(obs)
         u = policy.distribution.sample(params, policy.distribution.noise((len(obs),), None))
         log_prob = policy.distribution.log_prob(params, u)
@@ -88,7 +88,7 @@ class GaussianAgent(nn.Module):
 
 
 def continuous(case: Case) -> dict[str, Any]:
-    """Train PPO on Pendulum-v1 with rollouts of a ClusterEnv. Return returns of 20 episodes."""
+    """Train PPO on Pendulum-v1 with a ClusterEnv. Return the first and last 20 episodes' means."""
     torch.manual_seed(case["seed"])
     torch.set_num_threads(1)
     settings = {"env_name": "Pendulum-v1", "envs_per_node": 8, "engine": "auto"}
@@ -122,7 +122,7 @@ class Uneven(Endless):
     """Environment that sleeps for 32 ms in one of 32 steps."""
 
     def step(self, action: Any) -> Any:
-        """Sleep, perhaps, and count."""
+        """Sleep in one of 32 steps, and count."""
         if self.np_random.random() < 1 / 32:
             time.sleep(32e-3)
         return super().step(action)
@@ -149,14 +149,14 @@ def waiting(case: Case) -> dict[str, Any]:
 
 
 class Counted(nn.Module):
-    """Agent for environments that observe one number."""
+    """Agent for observations of one number."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(1, 2)
 
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions and log-probabilities that no one uses."""
+        """Return actions, and log-probabilities that are not used."""
         return torch.zeros(len(obs), dtype=torch.int64), torch.zeros(len(obs))
 
 
@@ -164,7 +164,7 @@ class Counted(nn.Module):
 
 
 def speeds(case: Case) -> dict[str, Any]:
-    """Return steps per second: of processes alone, of two workers, and of two weight rules."""
+    """Return steps/s of single processes, of two workers, and of two rules for fetching."""
     from aaps import Alone, rate
     from json_steps import ENVS as EACH
     from json_steps import WORKERS, agent_for

@@ -59,7 +59,7 @@ class Data:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """Return everything stored of each run."""
+        """Return the stored record of each run."""
         return list(self._lines.values())
 
     def stale(self) -> list[Mapping[str, Any]]:

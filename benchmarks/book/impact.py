@@ -94,15 +94,15 @@ _CLAIMS = (
 )  # fmt: skip
 _FIGURES = (
     Row(
-        "Fig. 3a", "IMPACT's ratio R3 is better than R2", _STALE,
+        "Fig. 3a", "R3 is better than R2", _STALE,
         _RATIOS, higher("impact_ratios", "final_return", "R3, stale", "R2, stale", names=_RATIO),
     ),
     Row(
-        "Fig. 3a", "IMPACT's ratio R3 is better than R1", _STALE,
+        "Fig. 3a", "R3 is better than R1", _STALE,
         _RATIOS, higher("impact_ratios", "final_return", "R3, stale", "R1, stale", names=_RATIO),
     ),
     Row(
-        "Section 4.1", "with R1, the return drops in the middle of training, with R3 it doesn't",
+        "Section 4.1", "the return drops in mid-training with R1, but not with R3",
         _STALE, _RATIOS, unstable("impact_ratios", "R1, stale", "R3, stale", names=_RATIO),
     ),
     Row(

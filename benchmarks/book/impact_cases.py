@@ -82,7 +82,7 @@ _RATES = {"IMPALA, rate / 10": 0.1, "IMPALA, rate × 10": 10.0}
 
 # Words of the page: what a value is, and names of variants where their own would be unclear.
 MEASURES = {"area": "mean return", "final_return": "final return"}
-BY = {"steps": "mean return at equal steps", "time": "return at equal time"}
+BY = {"steps": "return at equal steps", "time": "return at equal time"}
 BUFFERS = {
     "N=1": "N = 1 and K = 10",
     "N=16, K=20": "N = 16 and K = 20",

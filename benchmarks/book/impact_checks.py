@@ -1,4 +1,4 @@
-"""Checks of the page impact without training: likelihood ratios, and tables of settings."""
+"""Checks of the page on IMPACT without training: probability ratios, tables of settings."""
 
 from __future__ import annotations
 
@@ -118,5 +118,5 @@ def search_cases(form: Any) -> list[dict[str, Any]]:
 
 
 def ratio_cases(form: Any) -> list[dict[str, Any]]:
-    """Return samples of policies."""
+    """Return cases with random policies."""
     return [{"policies": 3000, "seed": seed} for seed in form.seeds(1, 3)]

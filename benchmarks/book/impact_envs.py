@@ -1,4 +1,4 @@
-"""Environments of the page impact: control in many dimensions, and simulators that take time."""
+"""Environments of the page on IMPACT: high-dimensional control, and steps that take time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LENGTH, PUSH, LIMIT = 50, 0.2, 2.0
 
 
 class Regulator(gymnasium.Env):
-    """Linear-quadratic control: brings points on lines to rest at 0, with one force each.
+    """Linear-quadratic control: brings points on a line to rest at 0, with one force per point.
 
     The probability ratio of two policies is a product over the forces, so it varies as much as in
     locomotion, while a policy is found in thousands of steps.
@@ -47,7 +47,7 @@ class Regulator(gymnasium.Env):
 
 
 class Simulator(gymnasium.Wrapper):
-    """An environment of Gymnasium whose steps take longer, as those of simulators do.
+    """Wraps a Gymnasium environment so that its steps take longer, as in a slow simulator.
 
     Args:
         env_id: its id.

@@ -41,7 +41,7 @@ Config, Values = hr.Config, dict[str, Any]
 
 
 def score(task: str, value: float) -> float:
-    """Return a score between 0 (random actions) and 1 (learning_tasks.py)."""
+    """Return a score: 0 for random actions, 1 for the reference of learning_tasks.py."""
     return min(1.0, max(0.0, SCALES[task].score(value)))
 
 
@@ -49,7 +49,7 @@ def score(task: str, value: float) -> float:
 
 
 def drawn(seed: int) -> dict[str, float]:
-    """Draw settings like Appendix D.1, with learning rates for short runs."""
+    """Sample hyperparameters as in Appendix D.1, with learning rates for short runs."""
     rng = np.random.default_rng([404, seed])
     draw = lambda low, high: float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.3g}")  # noqa: E731
     return {
@@ -69,7 +69,7 @@ def _single_cases(form: Form) -> list[dict[str, Any]]:
 
 
 def single_config(case: Case, algo: str) -> Config:
-    """Return the settings of an algorithm: the paper's form, n-step returns and shared RMSProp."""
+    """Return settings of an algorithm in the paper's form: n-step returns, shared RMSProp."""
     known: dict[str, Any] = {k: case[k] for k in DRAWN}
     known |= {"optimizer": "rmsprop", "lam": 1.0, "reward_scale": TASKS[case["task"]]}
     algorithm = {
@@ -102,7 +102,7 @@ class LateActorLearner(ActorLearner):
         super().pull()
 
     def learn(self, rollout: Rollout) -> int:
-        """Keep the rollout. Return the lag of the gradient before."""
+        """Store the rollout for the next turn. Return the lag of the previous gradient."""
         text = bytearray(b"{}".ljust(METRICS_BYTES))
         rollout.metrics.copy_(torch.frombuffer(text, dtype=torch.uint8))
         self._waiting = copy.deepcopy(rollout)
@@ -110,7 +110,7 @@ class LateActorLearner(ActorLearner):
 
 
 def _single(case: Case) -> Values:
-    """Train all algorithms. Return final scores, and scores over the curve as ``…_area``."""
+    """Train all algorithms. Return final scores, and mean scores of the curve as ``…_area``."""
     from headrace.actors import actor
 
     found: Values = {}

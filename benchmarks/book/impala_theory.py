@@ -81,7 +81,7 @@ class Problem:
 
 
 def targets(values: np.ndarray, x: np.ndarray, reward: np.ndarray, ratio: np.ndarray) -> Any:
-    """Return headrace's V-trace of trajectories without episode ends."""
+    """Return headrace's V-trace targets of trajectories without episode ends."""
     ends = torch.zeros(reward.shape, dtype=torch.bool), torch.zeros(x.shape, dtype=torch.bool)
     stream = torch.from_numpy(reward), torch.from_numpy(values[x])
     return vtrace(torch.from_numpy(ratio), *stream, *ends, gamma=GAMMA)
@@ -142,7 +142,7 @@ def by_definition(ratio: Tensor, reward: Tensor, value: Tensor) -> Tensor:
 
 
 def lambda_return(reward: Tensor, value: Tensor, lam: float) -> Tensor:
-    """Return TD(lambda)'s forward view: the weighted mean of n-step returns, episode's end last."""
+    """Return TD(lambda)'s forward view: weighted n-step returns up to the episode's end."""
     num = len(reward)
     found = torch.zeros_like(reward)
     for s in range(num):

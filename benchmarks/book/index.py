@@ -36,8 +36,8 @@ The table counts the claims by verdict. Verdicts are computed from the runs:
 - *in kind*: in smaller runs, the difference has the claimed direction and exceeds two standard
   errors
 - *not reproduced*: the difference is within two standard errors, or the claim holds only in part
-- *refuted*: the difference has the opposite direction and exceeds two standard errors, or a property
-  does not hold
+- *refuted*: the difference has the opposite direction and exceeds two standard errors, or a
+  property does not hold
 - *not run*: the claim was not tested, for the stated reason
 
 A row is *stale* if a setting that its runs depend on has changed since, for example because of a

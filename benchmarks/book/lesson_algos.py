@@ -12,14 +12,14 @@ from headrace.types import ActorCritic, Batch, Fresh, Group, State
 
 @dataclass(frozen=True)
 class TimedAPPO(hr.APPO):
-    """APPO whose updates take ``update_s`` longer, without computing."""
+    """APPO whose updates sleep for ``update_s``."""
 
     update_s: float = 0.05
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterable[Batch]:
-        """Return the batches of APPO after the wait."""
+        """Sleep, then return the batches of APPO."""
         batches = super().batches(policy, fresh, state, group)
         time.sleep(self.update_s)
         return batches
@@ -27,14 +27,14 @@ class TimedAPPO(hr.APPO):
 
 @dataclass(frozen=True)
 class TimedPPO(hr.PPO):
-    """PPO whose updates take ``update_s`` longer, without computing."""
+    """PPO whose updates sleep for ``update_s``."""
 
     update_s: float = 0.05
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterable[Batch]:
-        """Return the batches of PPO after the wait."""
+        """Sleep, then return the batches of PPO."""
         batches = super().batches(policy, fresh, state, group)
         time.sleep(self.update_s)
         return batches

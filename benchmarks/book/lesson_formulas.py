@@ -46,7 +46,7 @@ def targets(
 
 
 def formulas(case: dict[str, Any]) -> dict[str, Any]:
-    """Return errors of V-trace, its bias and spread in a small decision process, and sizes."""
+    """Return errors of V-trace, its bias and variance in a random MDP, and batch sizes."""
     torch.manual_seed(case["seed"])
     columns = {name: torch.tensor(values)[:, None] for name, values in EXAMPLE.items()}
     example = (columns["pi"] - columns["mu"], columns["reward"], columns["value"], 0.99)
@@ -86,7 +86,7 @@ def sizes() -> dict[str, Any]:
 
 
 def biases(rng: np.random.Generator) -> dict[str, float]:
-    """Evaluate a target policy from steps of a worse behaviour policy, in a random process.
+    """Evaluate a target policy from steps of a worse behaviour policy, in a random MDP.
 
     Returns mean differences between estimated and true values over states: by V-trace, without a
     correction, and of the behaviour policy's true values; and standard deviations of targets.
@@ -140,7 +140,7 @@ def _play(
 def _fitted(
     log_ratio: Tensor, reward: Tensor, state: Tensor, bar: float, true: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Return the values that targets converge to, and the targets' deviation at true values."""
+    """Return the values that targets converge to, and the targets' standard deviation."""
     at = torch.tensor(true).float()[state]
     deviation = float(targets(log_ratio, reward, at, GAMMA, bar).vs[0].sub(at[0]).std())
     value, flat = torch.zeros(STATES), state[:-1].flatten()

@@ -33,7 +33,7 @@ def _example_cases(form: Form) -> list[Case]:
 
 
 def example_config(case: Case) -> hr.Config:
-    """Return the complete example, or the tuned settings."""
+    """Return the settings of the lesson's complete example, or the tuned ones."""
     base = hr.recipe("satellite" if case["variant"] == "tuned" else "lesson-satellite")
     changes: dict[str, Any] = {
         "not clipped": {"max_grad_norm": math.inf}, "no entropy bonus": {"entropy_coef": 0.0},

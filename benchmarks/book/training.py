@@ -1,4 +1,4 @@
-"""Trains a config, and returns the results that the judgements read."""
+"""Trains a config, and returns the results that verdicts are computed from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes the changes that callbacks make to environments to the actors of all learners."""
+"""Sends environment changes that callbacks request to the actors of all learners."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.types import Group
 
 
 class EnvChanges:
-    """Changes to environments of a run, in the order in which rank 0 requested them.
+    """Applies changes to a run's environments, in the order in which rank 0 requested them.
 
     Args:
         group: group of the run's learners.
-        progress: its ``env_changes`` are the changes that were made, as JSON.
+        progress: progress of the run; ``env_changes`` lists the changes made so far, as JSON.
     """
 
     def __init__(self, group: Group, progress: Progress) -> None:
@@ -27,11 +27,11 @@ class EnvChanges:
         self._requested = deque[str]()  # other threads append to it
 
     def request(self, change: str) -> None:
-        """Make a change, as JSON, between two results; ignored if it was made already."""
+        """Request a change, as JSON, between two results; ignored if its id was made before."""
         self._requested.append(change)
 
     def take(self) -> list[str]:
-        """Return the new changes of rank 0, and adopt them on every learner."""
+        """Return rank 0's new changes, and record them on every learner."""
         new: list[str] = []
         while self._requested:
             new.append(self._requested.popleft())
@@ -44,27 +44,27 @@ class EnvChanges:
         return new
 
     def make(self, source: RolloutSource, log: RunLog | None) -> None:
-        """Take new changes, and order them from the actors."""
+        """Take new changes, send them to the actors and log them."""
         new = self.take()
         order(source, new)
         self.write(new, log)
 
     def write(self, made: list[str], log: RunLog | None) -> None:
-        """Write changes to the log with the current steps."""
+        """Log changes with the current numbers of steps and updates."""
         if log is not None:
             for text in made:
                 counted = self._progress.env_steps, self._progress.updates
                 log.env_change(EnvChange.from_json(text), *counted)
 
     def drop_failed(self, error: BaseException | None) -> None:
-        """Forget a change that failed, because a resumed run would fail again."""
+        """Remove a failed change from the progress, because a resumed run would fail again."""
         if isinstance(error, ChangeFailed):
             made = self._progress.env_changes
             made[:] = [text for text in made if EnvChange.from_json(text).id != error.change]
 
 
 def order(source: RolloutSource, made: list[str]) -> None:
-    """Order the changes of training environments from the actors."""
+    """Send the changes of training environments to the actors."""
     for text in made:
         if EnvChange.from_json(text).training:
             source.order(text)

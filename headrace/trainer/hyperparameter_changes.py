@@ -1,4 +1,4 @@
-"""Makes the changes that callbacks make to hyperparameters in the same update on all learners."""
+"""Applies hyperparameter changes that callbacks request, in the same update on all learners."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headrace.types import Group
 
 
 class HyperparameterChanges:
-    """Changes of hyperparameters, in the order in which rank 0 requested them.
+    """Applies changes of hyperparameters, in the order in which rank 0 requested them.
 
     Args:
-        current: the hyperparameters of this learner.
+        current: this learner's hyperparameters.
         group: group of the run's learners.
-        made: called with the name and the value before, after each change.
+        made: called after each change with the name and the previous value.
     """
 
     def __init__(
@@ -28,10 +28,12 @@ class HyperparameterChanges:
         self._requested: list[tuple[str, Any]] = []  # for all learners
 
     def request(self, name: str, value: Any) -> None:
-        """Change a hyperparameter from the next update on; with several learners, after a result.
+        """Change a hyperparameter from the next update on.
+
+        With several learners, the change is made after a result.
 
         Raises:
-            ConfigError: it isn't a float hyperparameter, or the value is out of range.
+            ConfigError: ``name`` isn't a float hyperparameter, or ``value`` is out of range.
         """
         self._current.changed(name, value)
         if self._group.size > 1:
@@ -40,13 +42,13 @@ class HyperparameterChanges:
             self._set(name, value)
 
     def agree(self, stopped: bool) -> bool:
-        """Make rank 0's changes on all learners.
+        """Apply rank 0's changes on all learners, and agree whether to stop.
 
         Args:
             stopped: this learner must stop.
 
         Returns:
-            whether one of them must stop.
+            whether any learner must stop.
         """
         pending = [float(stopped), float(len(self._requested))]
         flags = self._group.gather(torch.tensor(pending))

@@ -26,18 +26,20 @@ Rates = tuple[float, dict[str, float]]
 
 
 class LearnerActors:
-    """The actors of one learner; they start with :meth:`open` and may be restarted.
+    """Manages the actors of one learner. They start with :meth:`open` and can be restarted.
 
     Attributes:
         source: the actors' rollouts; None before :meth:`open`.
-        shared: model that actors apply gradients to; None if they compute none.
+        shared: model that actors apply gradients to; None unless actors train (A3C).
         share: the learner's part of the run's settings.
 
     Args:
         config: settings of the run.
-        probe: its environment.
+        probe: properties of the run's environment.
+        group: group of the run's learners.
+        learned: policy, learner and progress of the run.
         chose_stacks: ``stacked_frames`` was "auto", so actors may restart with another value.
-        seating: describes the players of a league to actors.
+        seating: opponents of a league, for the actors; None without a league.
         notify: called with a line of text for the user.
     """
 
@@ -63,9 +65,9 @@ class LearnerActors:
         """Start the actors, with the current weights and all changes of environments.
 
         Args:
-            rates: learning rate and changing hyperparameters of the next update.
-            together: all learners do this now, so that none allocates memory before all have
-                read how much is free.
+            rates: learning rate and scheduled hyperparameters of the next update.
+            together: all learners start their actors now. They wait for each other, so that none
+                allocates memory before all have read how much is free.
         """
         config = self._config
         spec = self.share.actor_spec(
@@ -126,7 +128,7 @@ class LearnerActors:
         self.source.publish(self._policy, updates, self._progress.epoch)
 
     def cut(self, version: int) -> None:
-        """Cut the rollouts that actors collect with the weights of an update."""
+        """End the rollouts that actors are collecting with the weights of an update early."""
         if self.source is not None:
             self.source.cut(version)
 
@@ -137,7 +139,7 @@ class LearnerActors:
 
 
 def shared_model(config: Config, learner: AnyLearner) -> SharedModel | None:
-    """Return the model that actors apply gradients to, or None if they compute none."""
+    """Return the model that actors apply gradients to; None unless actors train (A3C)."""
     if not config.algo.learns_in_actors or isinstance(learner, MultiPolicyLearner):
         return None
     sizes = config.num_actors, config.rollouts_per_update

@@ -26,14 +26,14 @@ from headrace.types import Group, SingleLearner
 
 
 class ResultWriter:
-    """Results of a run.
+    """Collects the results of a run, and writes them on rank 0.
 
     Attributes:
         episodes: this learner's recent episodes.
-        tally: sums between results.
-        custom: metrics of infos and callbacks.
-        early: returns between early results.
-        log: files of the results; None before :meth:`open`, and on ranks other than 0.
+        tally: counters of the run, and sums since the last result.
+        custom: metrics from environment infos and callbacks.
+        early: points of the return curve within the first updates.
+        log: result files; None before :meth:`open`, and on ranks other than 0.
 
     Args:
         started: start time of the run (``time.monotonic()``).
@@ -62,7 +62,7 @@ class ResultWriter:
         self.log: RunLog | None = None
 
     def open(self, config: Config, policy: AnyPolicy, stack: contextlib.ExitStack) -> None:
-        """Open the files until the end of ``stack``."""
+        """Open the result files on rank 0; ``stack`` closes them."""
         self.log = None
         if self._group.rank > 0:
             return
@@ -74,7 +74,7 @@ class ResultWriter:
         self.log = stack.enter_context(contextlib.closing(log))
 
     def begin(self) -> tuple[float | None, bool]:
-        """Start counting.
+        """Start counting steps, episodes and time.
 
         Returns:
             the mean return of all learners' recent episodes, and whether their window is full.
@@ -86,7 +86,7 @@ class ResultWriter:
         return episodes.mean_return, episodes.full
 
     def end_update(self, metrics: MetricsAllReduce, seconds: float) -> None:
-        """Note an update, ``seconds`` after the start of training."""
+        """Record an update that ended ``seconds`` after the start of training."""
         progress = self._progress
         self.early.end_update(progress.updates, progress.env_steps, seconds)
         if self.log is not None:
@@ -100,11 +100,11 @@ class ResultWriter:
         evaluations: Evaluations,
         league: LeagueRun | None,
     ) -> Result | None:
-        """Return the result of all learners on rank 0; other ranks only take part.
+        """Write and return the result of all learners on rank 0; other ranks return None.
 
         Args:
-            rates: learning rate and changing hyperparameters of the next update.
-            restarts: restarted actors of all learners.
+            rates: learning rate and scheduled hyperparameters of the next update.
+            restarts: number of actors of all learners that were restarted.
         """
         episodes = gather_episodes(self._group, self.episodes)
         metrics = self.custom.gather(self._group)

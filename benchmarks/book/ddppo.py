@@ -188,8 +188,8 @@ PAGE = Page(
     intro=(
         "W learners step their own environments and all-reduce their gradients. Their total batch "
         "is *constant*, or *growing* with W. S(W) is the throughput relative to one learner, and "
-        "E(W) = S(W) / W. rho_comm and rho_sync are the shares of an iteration's time in "
-        "all-reduce and in waiting for other learners. On two cores, W = 4 shares cores. The "
+        "E(W) = S(W) / W. The shares of an iteration's time in all-reduce and in waiting for other "
+        "learners are rho_comm and rho_sync. On two cores, learners share cores if W = 4. The "
         "*small* batch is the paper's, 8 environments × 64 steps, the *large* one 2,048 × 8. "
         "CartPole: 65,536 steps, batches of 1,024, the settings of P1.7; returns are of "
         "evaluations, at most 500."

@@ -80,7 +80,7 @@ def batch_dynamics(data: Data) -> Judgement:
     steps = {name: of.values("steps_to_target") for name, of in found.items()}
     changed = more(clipped["B, W = 1"], clipped["2 B, W = 2"])
     verdict = {Verdict.REFUTED: Verdict.REPRODUCED}.get(changed, own_setting(changed))
-    text = f"% of ratios clipped with {named(clipped)}; steps to 475 with {named(steps)}"
+    text = f"% clipped with {named(clipped)}; steps to 475 with {named(steps)}"
     return Judgement(verdict, text)
 
 
@@ -88,7 +88,7 @@ def return_curve(data: Data) -> Judgement:
     """Judge whether evaluations during training show learning."""
     runs = data["ddppo_target"].where(world_size=2)
     first, last = runs.values("first_return"), runs.values("final_return")
-    text = f"first return {spread(first)}, last {spread(last)}"
+    text = f"first evaluation {spread(first)}, last {spread(last)}"
     return Judgement(own_setting(more(last, first)), text)
 
 
@@ -96,7 +96,7 @@ def continuous(data: Data) -> Judgement:
     """Judge whether two learners learn a task of continuous actions."""
     runs = data["ddppo_continuous"]
     first, last = runs.values("first_return"), runs.values("final_return")
-    text = f"first return {spread(first)}, last {spread(last)}"
+    text = f"first evaluation {spread(first)}, last {spread(last)}"
     return Judgement(more(last, first), text)
 
 
@@ -146,9 +146,7 @@ def explained(data: Data) -> Judgement:
     for run in layout(data, 2):
         lost = run.get("t_iter") - before[run.case["seed"]].get("t_iter") / 2
         shares.append((run.get("t_comm") + run.get("t_sync")) / lost)
-    return Judgement(
-        own_setting(more(shares, [0.5])), f"{spread(shares)} of the lost time"
-    )
+    return Judgement(own_setting(more(shares, [0.5])), f"{spread(shares)} of the lost time")
 
 
 def latency(data: Data) -> Judgement:
@@ -175,7 +173,7 @@ def small_waits(data: Data) -> Judgement:
     """Judge whether learners wait for less than 1% of the time."""
     found = {f"W = {w}": layout(data, w).values("rho_sync") for w in (2, 4)}
     verdict = worst([more([0.01], values) for values in found.values()])
-    text = f"rho_sync with {named(found)}, with the waits in all-reduce"
+    text = f"rho_sync with {named(found)}, including waits in all-reduce"
     return Judgement(own_setting(verdict), text)
 
 
@@ -222,7 +220,7 @@ def one_gradient(data: Data) -> Judgement:
     """Judge whether all learners take the step of one learner with all data."""
     runs = data["ddppo_equal"]
     gradient, between = max(runs.values("gradient")), max(runs.values("between"))
-    text = f"gradient differs by at most {gradient:.1e} of its largest element; "
+    text = f"gradients differ by at most {gradient:.1e} of the largest element; "
     text += f"weights differ by {between:g} between learners"
     return Judgement(holds(gradient < 1e-5 and between == 0.0), text)
 
@@ -259,7 +257,7 @@ ROWS = (
     Row("P0.5 C", "an iteration's time is rollout + learning + all-reduce + waiting",
         "all runs that measure speed", SPEED, parts),
     Row("P0.5 C", "rho_comm and rho_sync grow with W", SMALL, SPEED, overheads),
-    Row("P0.5 C", "all-reduce and waiting explain most of the time lost compared with E = 1",
+    Row("P0.5 C", "all-reduce and waiting explain most of the time lost to an ideal speed-up",
         "small batch, W = 2", SPEED, explained),
     Row("P0.5 D", "iterations take less than twice as long with W = 2",
         "batch growing with W", SPEED, latency),
@@ -269,7 +267,7 @@ ROWS = (
         batch_dynamics),
     Row("P0.6, P1.9", "uneven environments make learners wait",
         "W = 2, E = 8; steps of 1 ms, or 32 ms for one step in 32", SLEEP, uneven),
-    Row("P1.9", "more environments E or capped rollouts reduce the waiting",
+    Row("P1.9", "more environments per learner (E) or capped rollouts reduce the waiting",
         "W = 2, uneven steps; E = 8 capped by `preempt_fraction=0.5`", SLEEP, remedies),
     Row("P1.3, P2.4", "all-reduced gradients equal one learner's; all learners' weights stay equal",
         "W = 2, 3, 4 processes", ("ddppo_equal",), one_gradient),

@@ -91,7 +91,7 @@ def dropped(run: Run) -> float:
 
 
 def drops_less(data: Data) -> Judgement:
-    """Judge the introduction: old data cost IMPACT less of its mean return than IMPALA."""
+    """Judge the abstract: with old weights, IMPACT loses less of its mean return than IMPALA."""
     fresh = {"IMPALA": "IMPALA", "IMPACT": "K=2"}
     lost = {}
     for name, variant in fresh.items():
@@ -106,7 +106,7 @@ def drops_less(data: Data) -> Judgement:
 
 
 def target_periods(data: Data) -> Judgement:
-    """Judge Figure 3b: returns with other periods are within a tenth of the improvement."""
+    """Judge Figure 3b: final returns with other periods are within a tenth of the gain."""
     runs = data["impact_targets"]
     base = runs.where(variant="IMPACT")
     margin = -_TOLERANCE * float(np.mean([improved(run) for run in base]))
@@ -117,7 +117,7 @@ def target_periods(data: Data) -> Judgement:
 
 
 def short_periods(data: Data) -> Judgement:
-    """Judge section 4.1.1: updates every few steps prevent learning."""
+    """Judge section 4.1.1: target updates every few steps prevent learning."""
     runs = data["impact_targets"]
     base, short = ([improved(r) for r in runs.where(variant=v)] for v in ("IMPACT", "t=2"))
     verdict = more([_LEARNT * x for x in base], short)
@@ -256,7 +256,7 @@ def workers(data: Data) -> Judgement:
 
 
 def workers_decline(data: Data) -> Judgement:
-    """Judge Figure 7: each doubling of workers gains less steps per second than the one before."""
+    """Judge section 4.4: each doubling of workers raises steps/s less than the one before."""
     runs = data["impact_workers"]
     speed = {n: runs.where(workers=n).values("sps") for n in WORKERS}
     factor = {

@@ -13,7 +13,8 @@ _TEXT = """# Results
 
 Each page lists the claims of one paper or course document, including its tables and plots. For
 each claim, it states the runs that test it, the result and a verdict. Pages are generated from
-stored runs. The command, machine and commits are at the top of each page.
+stored runs. The command, machine and commits are at the top of each page. The last page compares
+headrace's defaults with Stable-Baselines3.
 
 {pages}
 

@@ -204,20 +204,20 @@ def faster(data: Data) -> Judgement:
     found = {name: ratio(data, name, "one") for name in ("collect", "step")}
     found["two processes"] = ratio(data, "two", "one")
     text = f"steps/s relative to one process with {named(found)}"
-    return Judgement(more(found["collect"], [1.0]), text)
+    return Judgement(more(found["collect"], 1.0), text)
 
 
 def overhead(data: Data) -> Judgement:
     """Judge whether collect reaches 80% of two separate processes."""
     values = ratio(data, "collect", "two")
-    return Judgement(more(values, [0.8]), f"{spread(values)} of their steps/s")
+    return Judgement(more(values, 0.8), f"{spread(values)} of their steps/s")
 
 
 def saves_time(data: Data) -> Judgement:
     """Judge whether measuring drift is cheaper than fetching weights, on one machine."""
     values = ratio(data, "adaptive", "every")
     text = f"{spread(values)} times the steps/s of fetching after every update"
-    return Judgement(more(values, [1.0]), text)
+    return Judgement(more(values, 1.0), text)
 
 
 # -- rows ------------------------------------------------------------------------------------------

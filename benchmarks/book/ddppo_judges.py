@@ -117,7 +117,7 @@ def efficiency(data: Data) -> Judgement:
         batch: [s / 2 for s in speedup(data, 2, "large", batch)]
         for batch in ("constant", "growing")
     }
-    verdict = worst([more(v, [0.8]) for v in found.values()])
+    verdict = worst([more(v, 0.8) for v in found.values()])
     return Judgement(verdict, f"E(2) with {_batches(found)}")
 
 
@@ -146,7 +146,7 @@ def explained(data: Data) -> Judgement:
     for run in layout(data, 2):
         lost = run.get("t_iter") - before[run.case["seed"]].get("t_iter") / 2
         shares.append((run.get("t_comm") + run.get("t_sync")) / lost)
-    return Judgement(own_setting(more(shares, [0.5])), f"{spread(shares)} of the lost time")
+    return Judgement(own_setting(more(shares, 0.5)), f"{spread(shares)} of the lost time")
 
 
 def latency(data: Data) -> Judgement:
@@ -155,7 +155,7 @@ def latency(data: Data) -> Judgement:
         size: ratios(layout(data, 2, size, "growing"), layout(data, 1, size), "t_iter")
         for size in ("small", "large")
     }
-    verdict = worst([more([2.0], values) for values in found.values()])
+    verdict = worst([more(2.0, values) for values in found.values()])
     text = f"iteration time, W = 2 / W = 1, with {_batches(found)}"
     return Judgement(own_setting(verdict), text)
 
@@ -172,7 +172,7 @@ def papers_table(data: Data) -> Judgement:
 def small_waits(data: Data) -> Judgement:
     """Judge whether learners wait for less than 1% of the time."""
     found = {f"W = {w}": layout(data, w).values("rho_sync") for w in (2, 4)}
-    verdict = worst([more([0.01], values) for values in found.values()])
+    verdict = worst([more(0.01, values) for values in found.values()])
     text = f"rho_sync with {named(found)}, including waits in all-reduce"
     return Judgement(own_setting(verdict), text)
 

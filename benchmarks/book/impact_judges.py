@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from book.impact_cases import BUFFERS, BY, MEASURES, PASSES, TASKS, WORKERS
-from book.rows import Judgement, Run, Runs, Verdict, holds, more, named, worst
+from book.rows import Judgement, Run, Runs, Verdict, all_of, holds, more, named, worst
 
 Data = Mapping[str, Runs]
 Judge = Callable[[Data], Judgement]
@@ -27,11 +27,6 @@ def of(data: Data, experiment: str, variant: str, name: str) -> list[float]:
 def listed(values: Mapping[str, Sequence[float]], names: Mapping[str, str] = NO_NAMES) -> str:
     """Format the values of variants; ``names`` replaces names of variants."""
     return named({names.get(name, name.replace("=", " = ")): each for name, each in values.items()})
-
-
-def all_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict of a claim that a single refuted part refutes, such as to be the best."""
-    return Verdict.REFUTED if Verdict.REFUTED in verdicts else worst(verdicts)
 
 
 def higher(
@@ -112,7 +107,8 @@ def target_periods(data: Data) -> Judgement:
     margin = -_TOLERANCE * float(np.mean([improved(run) for run in base]))
     final = {name: of(data, "impact_targets", name, "final_return") for name in _FACTORS}
     known = base.values("final_return")
-    verdicts = [more(each, known, margin) for each in final.values()]
+    judged = [name for name in final if not name.endswith(" NK")]  # longer: few target updates
+    verdicts = [more(final[name], known, margin) for name in judged]
     return Judgement(all_of(verdicts), f"final return with {listed({'NK': known, **final})}")
 
 
@@ -127,12 +123,12 @@ def short_periods(data: Data) -> Judgement:
 def unstable(
     experiment: str, more_so: str, less_so: str, names: Mapping[str, str] = NO_NAMES
 ) -> Judge:
-    """Return a judge: the first variant falls further from its highest return."""
+    """Return a judge: the return of the first variant falls further during training."""
 
     def judge(data: Data) -> Judgement:
         runs = data[experiment]
         a, b = ([dropped(r) for r in runs.where(variant=v)] for v in (more_so, less_so))
-        text = f"peak minus final return with {listed({more_so: a, less_so: b}, names)}"
+        text = f"largest fall of the return with {listed({more_so: a, less_so: b}, names)}"
         return Judgement(more(a, b), text)
 
     return judge
@@ -237,6 +233,9 @@ def wall_time(data: Data) -> Judgement:
         v: [_seconds_to(r, goal) for r in runs.where(variant=v)] for v in ("IMPACT", "IMPALA")
     }
     result = f"seconds to IMPALA's final return ({goal:.0f}) with {listed(needed)}"
+    missed = [r for r in runs.where(variant="IMPACT") if np.max(curve(r)[2]) < goal]
+    if missed:
+        return Judgement(Verdict.NOT_REPRODUCED, f"{result}; IMPACT missed it {len(missed)} times")
     return Judgement(more(needed["IMPALA"], needed["IMPACT"]), result)
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from book.impala_runs import METHODS
-from book.rows import Judgement, Runs, Verdict, more, spread, worst
+from book.rows import Judgement, Runs, Verdict, all_of, more, spread
 from headrace.studies.aggregation import mean_se
 
 Data = Mapping[str, Runs]
@@ -80,8 +80,19 @@ def _shown(name: str) -> str:
     return NAMES.get(name, name)
 
 
-def _gap(others: Sequence[str]) -> str:
-    return "difference" if len(others) == 1 else "difference from each task's best other"
+def against_each(runs: Runs, name: str, others: Sequence[str]) -> tuple[Verdict, str]:
+    """Judge whether the best settings of one are above those of each other one, over tasks.
+
+    Returns:
+        REFUTED if one of the others is above it, and the differences in words.
+    """
+    verdicts, texts = [], []
+    for other in others:
+        pairs = [(best(of.values(name)), best(of.values(other))) for of in runs.by("task").values()]
+        verdict, text = across(pairs)
+        verdicts.append(verdict)
+        texts.append(f"{_shown(other)} {text}")
+    return all_of(verdicts), f"difference from {', '.join(texts)}"
 
 
 # -- single tasks ----------------------------------------------------------------------------------
@@ -91,15 +102,10 @@ def final_best(name: str, others: Sequence[str], suffix: str = "") -> Judge:
     """Judge whether an algorithm's best settings beat those of the best other one, over tasks."""
 
     def judge(data: Data) -> Judgement:
-        pairs = []
-        for of in data["impala_single"].by("task").values():
-            rivals = [best(of.values(other + suffix)) for other in others]
-            own = best(of.values(name + suffix))
-            pairs.append((own, max(rivals, key=statistics.fmean)))
-        verdict, text = across(pairs)
-        shown = [one + suffix for one in (name, *others)]
-        told = means(data["impala_single"], shown, best)
-        return Judgement(verdict, f"score {told}; {_gap(others)} {text}")
+        runs, rivals = data["impala_single"], [other + suffix for other in others]
+        verdict, text = against_each(runs, name + suffix, rivals)
+        told = means(runs, [name + suffix, *rivals], best)
+        return Judgement(verdict, f"score {told}; {text}")
 
     return judge
 
@@ -123,13 +129,10 @@ def correction(replay: float, others: Sequence[str], name: str = "vtrace") -> Ju
     """Judge whether a correction's best settings beat those of others, over tasks."""
 
     def judge(data: Data) -> Judgement:
-        runs, pairs = data["impala_corrections"].where(replay=replay), []
-        for of in runs.by("task").values():
-            rivals = [best(of.values(other)) for other in others]
-            pairs.append((best(of.values(name)), max(rivals, key=statistics.fmean)))
-        verdict, text = across(pairs)
+        runs = data["impala_corrections"].where(replay=replay)
+        verdict, text = against_each(runs, name, others)
         told = means(runs, (name, *others), best)
-        return Judgement(verdict, f"score {told}; {_gap(others)} {text}")
+        return Judgement(verdict, f"score {told}; {text}")
 
     return judge
 

@@ -179,7 +179,7 @@ def variance(data: Data) -> Judgement:
 
 def bias(data: Data) -> Judgement:
     bias = data["lesson_formulas"].values("bias_vtrace")
-    return Judgement(general(more([0.0], bias)), f"mean bias of the values {spread(bias)}")
+    return Judgement(general(more(0.0, bias)), f"mean bias of the values {spread(bias)}")
 
 
 def correction(data: Data) -> Judgement:
@@ -245,7 +245,7 @@ def climbs(data: Data) -> Judgement:
 def prefers(data: Data) -> Judgement:
     own, tuned = (_example(v, "picks_best")(data) for v in ("literal", "tuned"))
     text = f"at {percent(own)} of steps (random: 20%), with tuned settings {percent(tuned)}"
-    return Judgement(general(more(own, [0.2])), text)
+    return Judgement(general(more(own, 0.2)), text)
 
 
 def entropy(data: Data) -> Judgement:
@@ -274,7 +274,7 @@ def wargame(kind: str) -> Callable[[Data], Judgement]:
         runs = data["lesson_conjunction"].where(kind=kind)
         own, steps = runs.values("evaluated"), max(runs.values("total_steps"))
         low = TASKS["SSAConjunction-v0"].low
-        better = more(own, [low]) is Verdict.IN_KIND
+        better = more(own, low) is Verdict.IN_KIND
         text = f"evaluated return {spread(own)} after {steps:,} steps, random actions {low}"
         return Judgement(Verdict.IN_KIND if better else Verdict.NOT_REPRODUCED, text)
 

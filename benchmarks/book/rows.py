@@ -100,7 +100,7 @@ class Row:
             return Judgement(Verdict.NOT_RUN, f"not run yet: {', '.join(missing)}")
         try:
             return self.judge(data)
-        except (LookupError, ValueError):  # a variant has no runs
+        except (LookupError, ValueError, ZeroDivisionError):  # a variant has too few runs
             return Judgement(Verdict.NOT_RUN, f"incomplete runs: {', '.join(self.experiments)}")
 
 
@@ -158,6 +158,11 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
         return Verdict.NOT_REPRODUCED
     order = list(Verdict)
     return max(verdicts, key=order.index)
+
+
+def all_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict of a claim that a single refuted part refutes, such as to be the best."""
+    return Verdict.REFUTED if Verdict.REFUTED in verdicts else worst(verdicts)
 
 
 def own_setting(verdict: Verdict) -> Verdict:

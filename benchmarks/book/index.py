@@ -18,7 +18,7 @@ headrace's defaults with Stable-Baselines3.
 
 {pages}
 
-This command runs all pages in the reduced form (about 45 minutes on two cores), written to
+This command runs all pages in the reduced form (more than an hour on two cores), written to
 `runs/results-quick`:
 
 ```bash
@@ -40,6 +40,9 @@ The table counts the claims by verdict. Verdicts are computed from the runs:
 - *refuted*: the difference has the opposite direction and exceeds two standard errors, or a
   property does not hold
 - *not run*: the claim was not tested, for the stated reason
+
+A single row is weak evidence: with three seeds per setting, chance alone exceeds two standard
+errors in about one of eight comparisons. Repeat it with `--first-seed 1000`, or in the full form.
 
 A row is *stale* if a setting that its runs depend on has changed since, for example because of a
 new default.

@@ -148,7 +148,7 @@ _NOT_RUN = (
     Row("Table 4, Appendix C", "scores on Atari", why="needs 57 games × 200 million frames"),
     Row("Section 5.3.2", "an agent learns a game in less than an hour",
         why="needs hundreds of processors"),
-    Row("Appendices D, F, G", "hyperparameters", why="no claims; our copy of the paper ends in B"),
+    Row("Appendices D, F, G", "hyperparameters", why="settings, no claims"),
 )  # fmt: skip
 PAGE = Page(
     "impala",

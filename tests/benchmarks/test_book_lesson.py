@@ -46,7 +46,7 @@ def test_speeds_are_compared_with_the_ceiling(book, share, expected):
 def test_a_slow_actor_costs_the_share_that_runs_lose(book, appo, expected):
     runs = [
         ({"algo": algo, "actors": actors, "one_is_slow": actors == 8}, {"sps": sps})
-        for algo, kept in (("ppo", 0.3), ("appo", appo))
+        for algo, kept in 2 * (("ppo", 0.3), ("appo", appo))
         for actors, sps in ((1, 100.0), (8, kept * 100.0))
     ]
     assert verdict(book, "Straggler problem", *runs) == expected
@@ -54,7 +54,7 @@ def test_a_slow_actor_costs_the_share_that_runs_lose(book, appo, expected):
 
 def test_the_example_may_climb_without_preferring_priorities(book):
     values = {"random_return": 38.0, "final_return": 80.0, "picks_best": 0.2, "share_of_best": 0.9}
-    runs = [({"variant": v}, values) for v in ("literal", "tuned")]
+    runs = [({"variant": v}, values) for v in 2 * ("literal", "tuned")]
     assert verdict(book, "Example, start", *runs) == "refuted"
     assert verdict(book, "Example, return", *runs) == "reproduced"
     assert verdict(book, "Example, priorities", *runs) == "not reproduced"

@@ -78,7 +78,7 @@ def test_train_evaluate_resume_and_plot_work_on_one_run(run_dir, capsys):
         (["train", "ppo", *SERIAL, "--recipe", "cartpol"], ["'cartpol'", "'cartpole'"]),
         (["resume", "nowhere"], ["nowhere", "does not exist"]),
         (["evaluate", "nowhere"], ["nowhere", "does not exist"]),
-        (["plot", "nowhere"], ["nowhere", "no metrics"]),
+        (["plot", "nowhere"], ["nowhere", "does not exist"]),
         (["plan", "pppo"], ["'pppo'", "'ppo'"]),
         (["plan", "--learner-sps", "0"], ["learner_sps=0.0", "above 0"]),
     ],

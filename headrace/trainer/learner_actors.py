@@ -26,10 +26,10 @@ Rates = tuple[float, dict[str, float]]
 
 
 class LearnerActors:
-    """Manages the actors of one learner. They start with :meth:`open` and can be restarted.
+    """Manages the actors of one learner. They start with :meth:`start` and can be restarted.
 
     Attributes:
-        source: the actors' rollouts; None before :meth:`open`.
+        source: the actors' rollouts; None before :meth:`start`.
         shared: model that actors apply gradients to; None unless actors train (A3C).
         share: the learner's part of the run's settings.
 
@@ -61,7 +61,7 @@ class LearnerActors:
         self.shared = shared_model(config, self._learner)
         self.source: RolloutSource | None = None
 
-    def open(self, rates: Rates, together: bool = True) -> RolloutSource:
+    def start(self, rates: Rates, together: bool = True) -> RolloutSource:
         """Start the actors, with the current weights and all changes of environments.
 
         Args:
@@ -117,7 +117,7 @@ class LearnerActors:
         self._progress.epoch += 1  # other seeds of environments
         reason = str(change).partition(" (environment")[0]
         self._notify(f"auto: {reason}; actors restart and store whole stacks from now on")
-        self.open(rates, together=False)
+        self.start(rates, together=False)
         return config
 
     def publish(self) -> None:

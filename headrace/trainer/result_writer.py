@@ -33,7 +33,7 @@ class ResultWriter:
         tally: counters of the run, and sums since the last result.
         custom: metrics from environment infos and callbacks.
         early: points of the return curve within the first updates.
-        log: result files; None before :meth:`open`, and on ranks other than 0.
+        log: result files; None before :meth:`open_log`, and on ranks other than 0.
 
     Args:
         started: start time of the run (``time.monotonic()``).
@@ -61,7 +61,7 @@ class ResultWriter:
         self.tally = RunProgress(self._progress, config, copied, started, *counting)
         self.log: RunLog | None = None
 
-    def open(self, config: Config, policy: AnyPolicy, stack: contextlib.ExitStack) -> None:
+    def open_log(self, config: Config, policy: AnyPolicy, stack: contextlib.ExitStack) -> None:
         """Open the result files on rank 0; ``stack`` closes them."""
         self.log = None
         if self._group.rank > 0:

@@ -237,10 +237,10 @@ class Trainer:
             stack.push(self._save_rest)
             keep_freed_memory()
             pending_changes = self._env_changes.take()
-            source = self._actors.open(self._rates)
+            source = self._actors.start(self._rates)
             preempting = (self.group, self.config.preempt_fraction, self._actors.cut)
             preemption = stack.enter_context(contextlib.closing(Preemption(*preempting)))
-            self._writer.open(self.config, self.policy, stack)
+            self._writer.open_log(self.config, self.policy, stack)
             log = self._writer.log
             self._env_changes.write(pending_changes, log)
             collector = self._new_collector(source, preemption)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from modules import book_forgotten
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -18,7 +19,8 @@ def book():
     """Modules of benchmarks/book, by name."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
-        yield lambda name: importlib.import_module(f"book.{name}")
+        with book_forgotten():
+            yield lambda name: importlib.import_module(f"book.{name}")
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from book.experiment import Case, Experiment, Form
 from book.rows import Run, Runs
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.rundir.atomic_files import replace_text
 from headrace.studies.machine import machine
 
@@ -68,10 +68,15 @@ class Data:
         return [line["case"] for line in cases]
 
     def _is_stale(self, line: Mapping[str, Any]) -> bool:
+        now = self._settings_today(line["case"])
+        return now is None or line["settings"] != self.experiment.fingerprint(line["case"])
+
+    def _settings_today(self, case: Case) -> dict[str, Any] | None:
+        """Return the settings of a case; None if the case isn't valid any more."""
         try:
-            return bool(line["settings"] != self.experiment.fingerprint(line["case"]))
-        except Exception:  # the case isn't valid any more
-            return True
+            return self.experiment.settings_of(case)
+        except (HeadraceError, LookupError, TypeError, ValueError, AttributeError):
+            return None
 
     def changed(self) -> list[str]:
         """Return the names of settings that stale runs had with other values."""
@@ -79,11 +84,8 @@ class Data:
         for case in self.stale():
             line = self._lines[json.dumps(case)]
             then = self._settings[line["settings"]]
-            try:
-                now = self.experiment.settings_of(case)
-            except Exception:  # as in _is_stale
-                continue
-            names |= dict.fromkeys(k for k in {**then, **now} if then.get(k) != now.get(k))
+            if (now := self._settings_today(case)) is not None:
+                names |= dict.fromkeys(k for k in {**then, **now} if then.get(k) != now.get(k))
         return list(names)
 
     def missing(self, cases: list[Case]) -> list[Case]:

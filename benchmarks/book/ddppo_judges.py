@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from book.rows import Judgement, Row, Runs, Verdict, holds, more, named, own_setting, spread, worst
+from book.rows import (
+    Judgement,
+    Row,
+    Runs,
+    Verdict,
+    holds,
+    more,
+    named,
+    own_setting,
+    ratios,
+    spread,
+    worst,
+)
 
 Data = Mapping[str, Runs]
 SPEED, TARGET, SLEEP = ("ddppo_speed",), ("ddppo_target",), ("ddppo_sleep",)
@@ -15,13 +27,6 @@ def layout(data: Data, learners: int, size: str = "small", batch: str = "constan
     """Return runs of the speed experiment; one learner's count for both kinds of batch."""
     batch = "constant" if learners == 1 else batch
     return data["ddppo_speed"].where(size=size, batch=batch, world_size=learners)
-
-
-def ratios(above: Runs, below: Runs, name: str) -> list[float]:
-    """Return the ratio of a value in runs with the same seed."""
-    others = {run.case["seed"]: run.get(name) for run in below}
-    pairs = [(run.get(name), others.get(run.case["seed"])) for run in above]
-    return [a / b for a, b in pairs if a is not None and b]
 
 
 def speedup(data: Data, learners: int, size: str = "small", batch: str = "constant") -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from learning_tasks import TASKS
 
-from book.rows import Judgement, Runs, Verdict, more, spread
+from book.rows import Judgement, Runs, Verdict, holds, more, own_setting, ratios, spread
 
 Data = Mapping[str, Runs]
 BUSY, FULL = 0.9, 0.95  # shares that count as nearly always busy, and as the whole ceiling
@@ -27,21 +27,6 @@ def at_least(values: Sequence[float], level: float, verdict: Verdict) -> Verdict
     return verdict if fmean(values) >= level else Verdict.NOT_REPRODUCED
 
 
-def exactly(true: bool) -> Verdict:
-    """Return the verdict on a property that doesn't depend on scale."""
-    return Verdict.REPRODUCED if true else Verdict.REFUTED
-
-
-def general(verdict: Verdict) -> Verdict:
-    """Return the verdict of a comparison that doesn't depend on scale."""
-    return Verdict.REPRODUCED if verdict is Verdict.IN_KIND else verdict
-
-
-def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Divide values seed by seed."""
-    return [a / b for a, b in zip(above, below, strict=False)]
-
-
 # -- waiting environments --------------------------------------------------------------------------
 
 
@@ -56,8 +41,7 @@ def straggler(data: Data) -> Judgement:
     runs = data["lesson_utilisation"]
     kept = {
         algo: ratios(
-            runs.where(algo=algo, one_is_slow=True).values("sps"),
-            runs.where(algo=algo, actors=1).values("sps"),
+            runs.where(algo=algo, one_is_slow=True), runs.where(algo=algo, actors=1), "sps"
         )
         for algo in ("ppo", "appo")
     }
@@ -113,11 +97,9 @@ def speed(step_ms: int) -> Callable[[Data], Judgement]:
 
 def growth(data: Data) -> Judgement:
     runs = data["lesson_throughput"]
-    few, some, many = (
-        runs.where(**_rates(*sizes, 20)).values("sps") for sizes in ((3, 4), (16, 8), (32, 16))
-    )
-    grown = ratios(some, few)
-    text = f"{spread(grown)} times; with 512 environments {spread(ratios(many, few))} times"
+    few, some, many = (runs.where(**_rates(*sizes, 20)) for sizes in ((3, 4), (16, 8), (32, 16)))
+    grown, most = ratios(some, few, "sps"), ratios(many, few, "sps")
+    text = f"{spread(grown)} times; with 512 environments {spread(most)} times"
     return Judgement(at_least(grown, BUSY * 128 / 12, Verdict.REPRODUCED), text)
 
 
@@ -132,8 +114,8 @@ def bottleneck(data: Data) -> Judgement:
 
 def second_learner(data: Data) -> Judgement:
     runs = data["lesson_throughput"]
-    one, two = (runs.where(**_rates(32, 16, 20, n)).values("sps") for n in (1, 2))
-    gain = ratios(two, one)
+    one, two = (runs.where(**_rates(32, 16, 20, n)) for n in (1, 2))
+    gain = ratios(two, one, "sps")
     same = abs(fmean(gain) - 1) <= SAME
     verdict = Verdict.IN_KIND if same else Verdict.NOT_REPRODUCED
     return Judgement(verdict, f"{spread(gain)} times the steps/s of one learner")
@@ -152,7 +134,7 @@ def fragments(data: Data) -> Judgement:
 def small_error(name: str) -> Callable[[Data], Judgement]:
     def judge(data: Data) -> Judgement:
         most = max(data["lesson_formulas"].values(name))
-        return Judgement(exactly(most < EXACT), f"largest difference {most:.0e}")
+        return Judgement(holds(most < EXACT), f"largest difference {most:.0e}")
 
     return judge
 
@@ -161,25 +143,25 @@ def ratio(data: Data) -> Judgement:
     runs = data["lesson_formulas"]
     one, five = (runs.values(name)[0] for name in ("ratio_8", "ratio_32"))
     same = math.isclose(one, 8, rel_tol=EXACT) and math.isclose(five, 32, rel_tol=EXACT)
-    return Judgement(exactly(same), f"{one:.3g} and {five:.3g}")
+    return Judgement(holds(same), f"{one:.3g} and {five:.3g}")
 
 
 def traces(data: Data) -> Judgement:
     grow = max(data["lesson_formulas"].values("traces_grow"))
-    return Judgement(exactly(grow == 0), f"{grow:.0%} of the products grow")
+    return Judgement(holds(grow == 0), f"{grow:.0%} of the products grow")
 
 
 def variance(data: Data) -> Judgement:
     full, clipped = (data["lesson_formulas"].values(n) for n in ("sd_unclipped", "sd_vtrace"))
-    least = min(ratios(full, clipped))
+    least = min(a / b for a, b in zip(full, clipped, strict=True))
     text = f"standard deviation of the targets {spread(clipped)}; "
     text += f"unclipped at least {least:.0f} times that"
-    return Judgement(exactly(least > 1), text)
+    return Judgement(holds(least > 1), text)
 
 
 def bias(data: Data) -> Judgement:
     bias = data["lesson_formulas"].values("bias_vtrace")
-    return Judgement(general(more(0.0, bias)), f"mean bias of the values {spread(bias)}")
+    return Judgement(own_setting(more(0.0, bias)), f"mean bias of the values {spread(bias)}")
 
 
 def correction(data: Data) -> Judgement:
@@ -188,14 +170,14 @@ def correction(data: Data) -> Judgement:
         for name in ("bias_vtrace", "bias_uncorrected")
     )
     text = f"size of the bias: without {spread(without)}, with V-trace {spread(with_it)}"
-    return Judgement(general(more(without, with_it)), text)
+    return Judgement(own_setting(more(without, with_it)), text)
 
 
 def batch(data: Data) -> Judgement:
     runs = data["lesson_formulas"]
     one, two = (int(runs.values(name)[0]) for name in ("batch_1", "batch_2"))
     text = f"{one:,} steps (whole rollouts of 800 steps); {two:,} with two learners"
-    return Judgement(exactly(one == 4096), text)
+    return Judgement(holds(one == 4096), text)
 
 
 # -- learning --------------------------------------------------------------------------------------
@@ -239,13 +221,13 @@ def climbs(data: Data) -> Judgement:
     final, chance = (_example("literal", n)(data) for n in ("final_return", "random_return"))
     text = f"final return {spread(final)}, random actions {spread(chance)}; tuned, evaluated: "
     text += f"{percent(_example('tuned', 'share_of_best')(data))} of the optimum"
-    return Judgement(general(more(final, chance)), text)
+    return Judgement(own_setting(more(final, chance)), text)
 
 
 def prefers(data: Data) -> Judgement:
     own, tuned = (_example(v, "picks_best")(data) for v in ("literal", "tuned"))
     text = f"at {percent(own)} of steps (random: 20%), with tuned settings {percent(tuned)}"
-    return Judgement(general(more(own, 0.2)), text)
+    return Judgement(own_setting(more(own, 0.2)), text)
 
 
 def entropy(data: Data) -> Judgement:

@@ -24,7 +24,7 @@ class Quote:
     where: str
     claim: str
     text: str
-    """What was measured, for a reader who doesn't know the document."""
+    """Description of the measurement, for readers without the document."""
 
 
 QUOTES = (
@@ -73,7 +73,7 @@ def quoted(
         folder: folder of the data.
 
     Raises:
-        ConfigError: there is no such row, or it is stale.
+        ConfigError: a quoted row is missing or stale.
     """
     found: dict[str, list[Finding]] = {}
     rows = []

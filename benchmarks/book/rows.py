@@ -120,6 +120,13 @@ def spread(values: Sequence[float], digits: int | None = None) -> str:
     return text if math.isnan(se) else f"{text} ± {se:,.{digits}f}"
 
 
+def ratios(above: Runs, below: Runs, name: str) -> list[float]:
+    """Divide a value of runs by that of the runs with the same seeds."""
+    others = {run.case.get("seed"): run.get(name) for run in below}
+    pairs = [(run.get(name), others.get(run.case.get("seed"))) for run in above]
+    return [a / b for a, b in pairs if a is not None and b]
+
+
 def more(
     larger: Sequence[float] | float, smaller: Sequence[float] | float, margin: float = 0.0
 ) -> Verdict:

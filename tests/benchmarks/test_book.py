@@ -120,6 +120,19 @@ def test_a_case_that_is_no_longer_valid_is_stale(book, stored, experiment, tmp_p
     assert "stale (settings changed)" in book["page"].render(page, page.data(tmp_path))
 
 
+@pytest.mark.filterwarnings("ignore:t_target")  # a claim is about periods that the setting warns of
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("name", ["impala", "impact", "ddppo", "clusterenv", "lesson", "peers"])
+def test_the_cases_of_a_page_are_unique_and_valid(book, name, quick):
+    form = book["experiment"].Form(quick, first_seed=500)
+    for experiment in book["readme"].page_named(name).experiments:
+        each = experiment.cases(form)
+        assert len({json.dumps(case) for case in each}) == len(each) > 0
+        assert all(case.get("seed", 500) >= 500 for case in each)
+        for case in {json.dumps({**case, "seed": 500}): case for case in each}.values():
+            experiment.settings_of(case)
+
+
 # -- verdicts and pages ----------------------------------------------------------------------------
 
 

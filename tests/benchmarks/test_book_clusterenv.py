@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import gymnasium
 import pytest
 import torch
@@ -16,17 +14,6 @@ def book(benchmark):
     """The modules of the page, by the end of their name."""
     names = ("clusterenv", "clusterenv_judges", "clusterenv_runs", "experiment", "rows")
     return {name: benchmark(f"book.{name}") for name in names}
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_cases_are_unique_and_valid(book, quick):
-    form = book["experiment"].Form(quick, first_seed=500)
-    for experiment in book["clusterenv"].EXPERIMENTS:
-        cases = experiment.cases(form)
-        assert len({json.dumps(case) for case in cases}) == len(cases) > 0
-        assert all(case["seed"] >= 500 for case in cases)
-        for case in {json.dumps({**case, "seed": 500}): case for case in cases}.values():
-            experiment.settings_of(case)
 
 
 def test_a_sum_over_the_papers_environments_is_64_times_a_mean(book):

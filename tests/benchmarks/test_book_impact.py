@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 
@@ -12,18 +10,6 @@ def book(benchmark):
     """The modules of the page, by the end of their name."""
     names = ("impact", "impact_checks", "impact_judges", "experiment", "rows")
     return {name: benchmark(f"book.{name}") for name in names}
-
-
-@pytest.mark.filterwarnings("ignore:t_target")  # one of the claims
-@pytest.mark.parametrize("quick", [True, False])
-def test_cases_are_unique_and_valid(book, quick):
-    form = book["experiment"].Form(quick, first_seed=500)
-    for experiment in book["impact"].PAGE.experiments:
-        cases = experiment.cases(form)
-        assert len({json.dumps(case) for case in cases}) == len(cases) > 0
-        assert all(case.get("seed", 500) >= 500 for case in cases)
-        for case in {json.dumps({**case, "seed": 500}): case for case in cases}.values():
-            experiment.settings_of(case)
 
 
 def runs(book, variants, **case):

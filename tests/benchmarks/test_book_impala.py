@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 
 import numpy as np
 import pytest
@@ -20,18 +19,6 @@ def runs_of(book, **lines):
         name: rows.Runs(tuple(rows.Run(case, values) for case, values in each))
         for name, each in lines.items()
     }
-
-
-@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
-def test_all_cases_are_different_and_valid(book, quick):
-    form = importlib.import_module("book.experiment").Form(quick, 500)
-    for experiment in book.PAGE.experiments:
-        cases = experiment.cases(form)
-        texts = {json.dumps(case) for case in cases}
-        assert len(texts) == len(cases) > 1
-        for case in cases:
-            if case["seed"] == 500:
-                assert experiment.fingerprint(case)
 
 
 @pytest.mark.parametrize(

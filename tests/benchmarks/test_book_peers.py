@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 
@@ -11,16 +9,6 @@ import pytest
 def book(benchmark):
     """The modules of the page, by the end of their name."""
     return {name: benchmark(f"book.{name}") for name in ("peers", "experiment", "rows")}
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_cases_are_unique_and_valid(book, quick):
-    form = book["experiment"].Form(quick, first_seed=500)
-    for experiment in book["peers"].PAGE.experiments:
-        cases = experiment.cases(form)
-        assert len({json.dumps(case) for case in cases}) == len(cases) > 0
-        for case in {json.dumps({**case, "seed": 500}): case for case in cases}.values():
-            experiment.settings_of(case)
 
 
 def test_quick_runs_take_12_or_20_seconds(book):

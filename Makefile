@@ -13,8 +13,8 @@
 #   test-browser         test reports in Chromium; fails if it is missing
 #   test-integrations    test Weights & Biases, MLflow and Hugging Face callbacks, offline
 #   test-elsewhere       run the snippets of other libraries in docs/migrating.md
-#   results-quick        repeat the experiments of docs/results in a reduced form, and write the pages
-#                        to runs/results-quick; takes more than an hour on two cores
+#   results-quick        repeat the experiments of docs/results with fewer seeds, and write the pages
+#                        to runs/results-quick; takes less than an hour on two cores
 #   lowest               run core tests with the lowest versions that pyproject.toml allows
 #   lint                 check style and types
 #   lines                count lines by part

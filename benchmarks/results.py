@@ -1,9 +1,10 @@
 """Runs the experiments of the results book, and writes its pages of claims and verdicts.
 
-    python benchmarks/results.py                     # all pages; takes hours
-    python benchmarks/results.py impala --quick      # one page, reduced; takes minutes
+    python benchmarks/results.py                     # all pages; takes days
+    python benchmarks/results.py --medium            # shorter runs; takes hours
+    python benchmarks/results.py impala --quick      # one page, fewest seeds; takes minutes
     python benchmarks/results.py --report            # rewrite the pages, run nothing
-    python benchmarks/results.py --output docs/results   # update the documentation and README
+    python benchmarks/results.py --medium --output docs/results   # the documentation and README
 
 Runs stored in OUTPUT/data are reused, unless they failed or a setting that they depend on has
 changed since, for example because of a new default. --first-seed runs all with other seeds.
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from book.experiment import Form
+from book.experiment import Form, Scale
 from book.index import write_index
 from book.page import Page, counts, findings, render
 from book.readme import page_named
@@ -42,11 +43,15 @@ class Args:
     pages: Annotated[tuple[Name, ...], tyro.conf.Positional] = NAMES
     """Pages to write."""
     quick: bool = False
-    """Run the reduced form: fewer seeds and shorter runs."""
+    """Run the quick form: shorter runs, and at most two seeds."""
+    medium: bool = False
+    """Run the medium form: shorter runs."""
     first_seed: int = 0
     """First seed of all experiments."""
     report: bool = False
     """Write the pages from stored runs, without running anything."""
+    replace: bool = False
+    """Drop stored runs of other cases, such as another form or other seeds."""
     experiments: tuple[str, ...] = ()
     """Run only these experiments; empty: all experiments of the pages."""
     output: Path = Path("runs/results")
@@ -69,8 +74,11 @@ def write(page: Page, args: Args, form: Form, console: Console) -> int:
 
 def main(args: Args) -> int:
     """Write the pages. Return 1 if runs failed."""
-    console, form, begin = wide_console(), Form(args.quick, args.first_seed), time.monotonic()
-    head(__doc__, f"pages: {', '.join(args.pages)}; form: {form.name}", console)
+    if args.quick and args.medium:
+        raise ConfigError("--quick and --medium exclude each other")
+    scale: Scale = "quick" if args.quick else "medium" if args.medium else "full"
+    console, form, begin = wide_console(), Form(scale, args.first_seed), time.monotonic()
+    head(__doc__, f"pages: {', '.join(args.pages)}; form: {form.scale}", console)
     args.output.mkdir(parents=True, exist_ok=True)
     failed = sum(write(page_named(name), args, form, console) for name in args.pages)
     write_index([page_named(name) for name in NAMES], args.output)

@@ -199,6 +199,16 @@ class Script:
         parent = psutil.Process(self.process.pid)
         return [parent, *parent.children(recursive=True)]
 
+    def named(self, *starts: str) -> list[psutil.Process]:
+        """Return its processes whose name or program starts with one of these texts."""
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                program = Path((process.cmdline() or [""])[0]).name
+                if process.name().startswith(starts) or program.startswith(starts):
+                    found.append(process)
+        return found
+
     def end(self) -> None:
         """Kill what is left of it."""
         with contextlib.suppress(ProcessLookupError):

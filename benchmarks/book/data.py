@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from book.experiment import Case, Experiment, Form
+from book.experiment import Case, Experiment, Form, Scale
 from book.rows import Run, Runs
 from headrace.errors import ConfigError, HeadraceError
 from headrace.rundir.atomic_files import replace_text
@@ -26,7 +26,7 @@ class Data:
 
     experiment: Experiment
     folder: Path
-    form: str = ""
+    form: Scale = "full"
     _lines: dict[str, dict[str, Any]] = field(default_factory=dict)  # by case, as JSON
     _settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by fingerprint
     _keys: list[str] = field(default_factory=list)  # the cases to run, as JSON
@@ -96,10 +96,10 @@ class Data:
     def num_missing(self) -> int:
         """Return how many cases of the stored form, from its first seed on, have no line."""
         seeds = [line["case"].get("seed", 0) for line in self.lines]
-        cases = self.experiment.cases(Form(self.form == "quick", min(seeds, default=0)))
+        cases = self.experiment.cases(Form(self.form, min(seeds, default=0)))
         return sum(json.dumps(case) not in self._lines for case in cases)
 
-    def start(self, form: str, cases: list[Case], replace: bool = False) -> None:
+    def start(self, form: Scale, cases: list[Case], replace: bool = False) -> None:
         """Begin to add runs of these cases.
 
         Args:

@@ -44,7 +44,7 @@ def _speeds(form: Form) -> list[Case]:
             "iterations": form.pick(quick=25, full=60),
             "seed": seed,
         }
-        for seed in form.seeds(quick=3, full=10)
+        for seed in form.seeds(medium=3, full=10)
         for size, batch, learners in LAYOUTS
     ]
 
@@ -71,7 +71,7 @@ def _speed_config(case: Case) -> Config:
 def _targets(form: Form) -> list[Case]:
     return [
         {"batch": batch, "world_size": learners, "total_steps": 65_536, "seed": seed}
-        for seed in form.seeds(quick=3, full=10)
+        for seed in form.seeds(medium=3, full=10)
         for batch, learners in (("constant", 1), ("constant", 2), ("growing", 2), ("constant", 4))
     ]
 
@@ -95,7 +95,7 @@ def _continuous(form: Form) -> list[Case]:
     steps = form.pick(quick=40_960, full=200_000)
     return [
         {"world_size": 2, "total_steps": steps, "seed": seed}
-        for seed in form.seeds(quick=3, full=5)
+        for seed in form.seeds(medium=3, full=5)
     ]
 
 
@@ -121,7 +121,7 @@ def _sleeps(form: Form) -> list[Case]:
     kinds = ((True, 8, None), (False, 8, None), (False, 32, None), (False, 8, 0.5))
     return [
         {"even": even, "envs": envs, "preempt": fraction, "world_size": 2, "seed": seed}
-        for seed in form.seeds(quick=3, full=10)
+        for seed in form.seeds(medium=3, full=10)
         for even, envs, fraction in kinds
     ]
 
@@ -150,7 +150,7 @@ def _sleep_settings(case: Case) -> dict[str, Any]:
 def _equal(form: Form) -> list[Case]:
     return [
         {"world_size": size, "seed": seed}
-        for seed in form.seeds(quick=2, full=5)
+        for seed in form.seeds(medium=2, full=5)
         for size in (2, 3, 4)
     ]
 
@@ -174,7 +174,7 @@ EXPERIMENTS = (
         alone=True,
     ),
     Experiment(
-        "ddppo_command", lambda form: [{"seed": seed} for seed in form.seeds(quick=1, full=3)],
+        "ddppo_command", lambda form: [{"seed": seed} for seed in form.seeds(medium=1, full=3)],
         lambda case: {"command": COMMAND}, by_command, alone=True,
     ),
 )  # fmt: skip

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from headrace.config import Config
 from headrace.studies.run_table import fingerprint
 
 Case = Mapping[str, Any]
 T = TypeVar("T")
+Scale = Literal["quick", "medium", "full"]
 
 _OF_ONE_RUN = ("seed", "run_dir", "overwrite", "resume")  # settings that don't change a result
 _FILES = ("env_file", "file")  # of custom code, whose folder depends on the checkout
@@ -25,25 +26,24 @@ class Form:
     """Scale of a page's experiments.
 
     Attributes:
-        quick: the reduced form, of minutes instead of hours.
+        scale: ``quick``: all pages in less than an hour on two cores; ``medium``: runs of the same
+            length with more seeds, in some hours; ``full``: longer runs, in days.
         first_seed: seeds count from it.
     """
 
-    quick: bool = False
+    scale: Scale = "full"
     first_seed: int = 0
 
-    @property
-    def name(self) -> str:
-        """Return ``quick`` or ``full``."""
-        return "quick" if self.quick else "full"
+    def pick(self, quick: T, full: T, medium: T | None = None) -> T:
+        """Return the value for this form; ``medium`` is ``quick`` unless given."""
+        if self.scale == "medium" and medium is not None:
+            return medium
+        return full if self.scale == "full" else quick
 
-    def pick(self, quick: T, full: T) -> T:
-        """Return the value for this form."""
-        return quick if self.quick else full
-
-    def seeds(self, quick: int, full: int) -> range:
-        """Return as many seeds as this form has."""
-        return range(self.first_seed, self.first_seed + self.pick(quick, full))
+    def seeds(self, medium: int, full: int, quick: int = 2) -> range:
+        """Return the seeds of this form; ``quick`` is at most ``medium``."""
+        number = self.pick(min(quick, medium), full, medium)
+        return range(self.first_seed, self.first_seed + number)
 
 
 @dataclass(frozen=True)

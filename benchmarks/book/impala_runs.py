@@ -63,7 +63,7 @@ def _single_cases(form: Form) -> list[dict[str, Any]]:
     steps = form.pick(quick=60_000, full=500_000)
     return [
         {"task": task, "steps": steps, **drawn(seed), "seed": seed}
-        for seed in form.seeds(quick=8, full=24)
+        for seed in form.seeds(quick=4, medium=8, full=24)
         for task in TASKS
     ]
 
@@ -171,7 +171,7 @@ def _corrections_cases(form: Form) -> list[dict[str, Any]]:
     steps = form.pick(quick=100_000, full=600_000)
     return [
         {"task": task, "steps": steps, "replay": replay, **drawn(seed), "seed": seed}
-        for seed in form.seeds(quick=6, full=24)
+        for seed in form.seeds(medium=6, full=24)
         for replay in (0.0, 0.5)
         for task in TASKS
     ]
@@ -196,7 +196,7 @@ VARIANTS = (*METHODS, "rho_bar=10", "rho_bar=100", "q=v")
 
 def _variants_cases(form: Form) -> list[dict[str, Any]]:
     case = {"task": "CartPole-v1", "steps": 600_000}
-    return [{**case, "seed": seed} for seed in form.seeds(quick=4, full=10)]
+    return [{**case, "seed": seed} for seed in form.seeds(medium=4, full=10)]
 
 
 def _variants_settings(case: Case) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _theory_settings(case: Case) -> Mapping[str, Any]:
 
 THEORY = Experiment(
     "impala_vtrace",
-    lambda form: [{"seed": seed} for seed in form.seeds(quick=4, full=20)],
+    lambda form: [{"seed": seed} for seed in form.seeds(medium=4, full=20)],
     _theory_settings,
     impala_theory.measure,
 )
@@ -235,7 +235,7 @@ def _pbt_cases(form: Form) -> list[dict[str, Any]]:
     sizes["turn_steps"] = form.pick(quick=3840, full=2560)
     return [
         {"arm": arm, **sizes, "seed": seed}
-        for seed in form.seeds(quick=3, full=5)
+        for seed in form.seeds(medium=3, full=5)
         for arm in pbt.ARMS
     ]
 

@@ -43,7 +43,7 @@ def _throughput_cases(form: Form) -> list[dict[str, Any]]:
     seconds = form.pick(quick=2.0, full=10.0)
     return [
         {"architecture": row, "task": task, "seconds": seconds, "seed": seed}
-        for seed in form.seeds(quick=2, full=5)
+        for seed in form.seeds(medium=2, full=5)
         for task in architectures.TASKS
         for row in ROWS
     ]
@@ -70,7 +70,7 @@ def _rate_cases(form: Form) -> list[dict[str, Any]]:
     scale = form.pick(quick=1, full=5)
     return [
         {"algo": algo, "envs_per_actor": envs, "steps": scale * steps, "seed": seed}
-        for seed in form.seeds(quick=3, full=5)
+        for seed in form.seeds(medium=3, full=5)
         for algo, envs, steps in (
             ("impala", 256, 2_000_000),
             ("a3c", 256, 1_000_000),
@@ -107,7 +107,7 @@ def _clock_cases(form: Form) -> list[dict[str, Any]]:
     steps = form.pick(quick=120_000, full=500_000)
     return [
         {"algo": algo, "steps": steps, "seed": seed}
-        for seed in form.seeds(quick=3, full=10)
+        for seed in form.seeds(medium=3, full=10)
         for algo in ("impala", "a3c")
     ]
 
@@ -140,7 +140,7 @@ def _learners_cases(form: Form) -> list[dict[str, Any]]:
     steps = form.pick(quick=1_000_000, full=10_000_000)
     return [
         {"learners": learners, "steps": steps, "seed": seed}
-        for seed in form.seeds(quick=3, full=5)
+        for seed in form.seeds(medium=3, full=5)
         for learners in (1, 2)
     ]
 
@@ -183,7 +183,7 @@ CONVOLUTIONS = ("impala_shallow", "impala_deep")
 
 def _network_cases(form: Form) -> list[dict[str, Any]]:
     seconds = form.pick(quick=1.0, full=10.0)
-    return [{"seconds": seconds, "seed": seed} for seed in form.seeds(quick=3, full=5)]
+    return [{"seconds": seconds, "seed": seed} for seed in form.seeds(medium=3, full=5)]
 
 
 def _network_settings(case: Case) -> dict[str, Any]:

@@ -92,12 +92,12 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def _four(form: Form) -> list[dict[str, Any]]:
-    return _cases(form.seeds(quick=3, full=5), "four", WHO, form.pick(quick=20_000, full=200_000))
+    return _cases(form.seeds(medium=3, full=5), "four", WHO, form.pick(quick=20_000, full=200_000))
 
 
 def _poles(form: Form) -> list[dict[str, Any]]:
     """Return cases with so few steps that experts reach about half of the score."""
-    return _cases(form.seeds(quick=8, full=20), "poles", WHO[:2], 3000)
+    return _cases(form.seeds(medium=8, full=20), "poles", WHO[:2], 3000)
 
 
 FOUR = Experiment("impala_four_tasks", _four, _settings, measure, limit_s=3600)

@@ -18,15 +18,15 @@ headrace's defaults with Stable-Baselines3.
 
 {pages}
 
-This command runs all pages in the reduced form (more than an hour on two cores), written to
+This command runs all pages in the quick form (less than an hour on two cores), and writes them to
 `runs/results-quick`:
 
 ```bash
 make results-quick
 ```
 
-`python benchmarks/results.py` runs the full form, which takes hours. Both continue after an
-interruption.
+The pages here are in the medium form: `python benchmarks/results.py --medium`, with more seeds.
+Without a flag, the full form runs, which takes days. All continue after an interruption.
 
 ## Verdicts
 

@@ -126,7 +126,7 @@ def how(page: Page, data: Mapping[str, Data]) -> str:
     if not lines:
         return f"`python benchmarks/results.py {page.name}`: no runs yet."
     forms = " and ".join(dict.fromkeys(one.form for one in data.values() if one.lines))
-    flag = " --quick" if forms == "quick" else ""
+    flag = f" --{forms}" if forms in ("quick", "medium") else ""
     minutes = sum(line["seconds"] for line in lines) / 60
     commits = ", ".join(dict.fromkeys(line["commit"] for line in lines if line["commit"]))
     machines = "; ".join(dict.fromkeys(line["machine"] for line in lines))

@@ -373,8 +373,7 @@ def test_nothing_outlives_a_killed_trainer(start, gone):
     script = start("-c", TRAINER)
     script.wait_for("UPDATE")
     family = script.family()
-    names = [process.name() for process in family]
-    assert "headrace-infere" in names, names
+    assert script.named("headrace-infere"), family
     os.kill(script.process.pid, signal.SIGKILL)
     script.wait()
     assert gone(family) == []

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
+import types
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -25,7 +29,7 @@ def cases(form):
 
 @pytest.fixture
 def book(benchmark):
-    names = ("data", "experiment", "page", "readme", "rows", "running", "training")
+    names = ("data", "experiment", "forks", "page", "readme", "rows", "running", "training")
     return {name: benchmark(f"book.{name}") for name in names}
 
 
@@ -38,8 +42,8 @@ def experiment(book):
 def stored(book, experiment, tmp_path):
     """Data of the two quick cases, of which the first returned 1 and the second 3."""
     data = book["data"].Data(experiment, tmp_path)
-    data.start("quick", cases(book["experiment"].Form(quick=True)))
-    for case, value in zip(cases(book["experiment"].Form(quick=True)), (1.0, 3.0), strict=True):
+    data.start("quick", cases(book["experiment"].Form("quick")))
+    for case, value in zip(cases(book["experiment"].Form("quick")), (1.0, 3.0), strict=True):
         data.add(case, 0.5, values={"final_return": value})
     return data
 
@@ -67,7 +71,7 @@ def test_runs_are_read_back_and_not_repeated(book, stored, experiment, tmp_path)
     again = book["data"].Data(experiment, tmp_path)
     assert [run.values for run in again.runs] == [{"final_return": 1.0}, {"final_return": 3.0}]
     assert again.form == "quick"
-    both = cases(book["experiment"].Form(quick=True))
+    both = cases(book["experiment"].Form("quick"))
     assert again.missing(both) == []
     assert again.missing([*both, {"steps": 100, "seed": 9}]) == [{"steps": 100, "seed": 9}]
 
@@ -105,7 +109,7 @@ def test_the_folder_of_the_checkout_does_not_change_the_settings(book):
 def test_runs_of_another_default_are_stale_and_repeated(book, stored, experiment, tmp_path):
     changed = dataclasses.replace(experiment, settings=lambda case: config_of(case, epochs=7))
     data = book["data"].Data(changed, tmp_path)
-    both = cases(book["experiment"].Form(quick=True))
+    both = cases(book["experiment"].Form("quick"))
     assert (data.stale(), data.missing(both), data.changed()) == (both, both, ["algo.epochs"])
     assert book["data"].Data(experiment, tmp_path).stale() == []
 
@@ -121,10 +125,10 @@ def test_a_case_that_is_no_longer_valid_is_stale(book, stored, experiment, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:t_target")  # a claim is about periods that the setting warns of
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("scale", ["quick", "medium", "full"])
 @pytest.mark.parametrize("name", ["impala", "impact", "ddppo", "clusterenv", "lesson", "peers"])
-def test_the_cases_of_a_page_are_unique_and_valid(book, name, quick):
-    form = book["experiment"].Form(quick, first_seed=500)
+def test_the_cases_of_a_page_are_unique_and_valid(book, name, scale):
+    form = book["experiment"].Form(scale, first_seed=500)
     for experiment in book["readme"].page_named(name).experiments:
         each = experiment.cases(form)
         assert len({json.dumps(case) for case in each}) == len(each) > 0
@@ -204,25 +208,59 @@ def test_a_row_without_runs_is_not_run(book, experiment, tmp_path):
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def test_missing_cases_run_in_their_own_process(book, experiment, tmp_path, monkeypatch):
+def test_missing_cases_run_in_processes(book, experiment, tmp_path, monkeypatch):
     calls = []
 
-    def call(self, function, request, timeout_s):
-        calls.append((function.__name__, request["experiment"], request["case"]["seed"]))
-        if request["case"]["seed"] == 1:
-            raise RuntimeError("it broke")
-        return {"final_return": 2.0}
+    def call(self, function, request, timeout_s, watch):
+        calls.append((function.__name__, [case["seed"] for case in request["cases"]]))
+        for number, case in enumerate(request["cases"]):
+            result = {"error": "it broke"} if case["seed"] else {"values": {"final_return": 2.0}}
+            path = Path(request["folder"]) / f"{number}.json"
+            path.write_text(json.dumps({**result, "seconds": 0.5}))
+            watch(0)
 
     monkeypatch.setattr(book["running"].Children, "call", call)
-    data = book["data"].Data(experiment, tmp_path)
-    form = book["experiment"].Form(quick=True)
+    data = book["data"].Data(dataclasses.replace(experiment, alone=True), tmp_path)
+    form = book["experiment"].Form("quick")
     book["running"].run_missing("demo", data, form, QUIET)
-    assert sorted(calls) == [("run_case", "demo", 0), ("run_case", "demo", 1)]
+    assert calls == [("run_cases", [0, 1])]
     assert data.runs.values("final_return") == [2.0]
-    assert data.failed == ["RuntimeError: it broke"]
+    assert data.failed == ["it broke"]
     calls.clear()
     book["running"].run_missing("demo", data, form, QUIET)
-    assert calls == [("run_case", "demo", 1)]
+    assert calls == [("run_cases", [1])]
+
+
+def test_processes_share_cases_and_keep_what_a_fork_changes_apart(book, monkeypatch, tmp_path):
+    forks, numbers = book["forks"], []
+
+    def measure(case):
+        numbers.append(case["seed"])
+        if case["seed"] == 1:
+            raise ValueError("no")
+        if case["seed"] == 2:
+            os._exit(3)
+        if case["seed"] == 3:
+            time.sleep(60)
+        return {"numbers": numbers}
+
+    one = book["experiment"].Experiment("e", list, dict, measure, limit_s=3.0)
+    page = types.SimpleNamespace(PAGE=types.SimpleNamespace(experiments=[one]))
+    monkeypatch.setattr(forks.importlib, "import_module", lambda name: page)
+    monkeypatch.setattr(forks.atexit, "_run_exitfuncs", lambda: None)  # those of pytest
+    request = {"page": "p", "experiment": "e", "folder": str(tmp_path)}
+    (tmp_path / "5.begun").touch()  # by another process
+    forks.run_cases(request | {"cases": [{"seed": seed} for seed in range(6)]})
+    assert not (tmp_path / "5.json").exists()
+    results = [json.loads((tmp_path / f"{n}.json").read_text()) for n in range(5)]
+    assert all(result.pop("seconds") > 0 for result in results)
+    assert results == [
+        {"values": {"numbers": [0]}},
+        {"error": "ValueError: no"},
+        {"error": "its process ended without a result"},
+        {"error": "it took longer than 3 s"},
+        {"values": {"numbers": [4]}},
+    ]
 
 
 def test_values_of_a_run_come_from_its_summary_and_metrics(book):
@@ -249,7 +287,7 @@ def test_a_long_curve_keeps_its_ends(book):
 
 
 def test_runs_of_other_cases_are_kept_unless_replaced(book, stored, experiment, tmp_path):
-    others = book["experiment"].Form(quick=True, first_seed=7)
+    others = book["experiment"].Form("quick", first_seed=7)
     data = book["data"].Data(experiment, tmp_path)
     with pytest.raises(ConfigError, match=r"has 2 runs of other cases.*--replace"):
         data.start("quick", cases(others))
@@ -267,11 +305,36 @@ def test_missing_runs_of_the_stored_form_are_counted(book, stored, experiment, t
 
 
 def test_runs_are_stored_in_the_order_of_the_cases(book, experiment, tmp_path):
-    data, both = book["data"].Data(experiment, tmp_path), cases(book["experiment"].Form(quick=True))
+    data, both = book["data"].Data(experiment, tmp_path), cases(book["experiment"].Form("quick"))
     data.start("quick", both)
     for case in both[::-1]:
         data.add(case, 0.1, values={"final_return": float(case["seed"])})
     assert data.runs.values("final_return") == [0.0, 1.0]
+
+
+def test_the_command_runs_experiments_and_writes_pages(
+    book, benchmark, experiment, tmp_path, monkeypatch
+):
+    command, forms = benchmark("results"), []
+
+    def run_missing(page, data, form, console, replace):
+        forms.append((page, form, replace))
+        data.start(form.scale, cases(form), replace)
+        for case in cases(form):
+            data.add(case, 0.5, values={"final_return": 1.0})
+
+    monkeypatch.setattr(command, "run_missing", run_missing)
+    page = page_of(book, experiment)
+    monkeypatch.setattr(command, "page_named", lambda name: page)
+    shared = command.Args(("impala",), quick=True, first_seed=7, output=tmp_path)
+    assert command.main(shared) == 0
+    assert forms == [("demo", book["experiment"].Form("quick", 7), False)]
+    written = [(tmp_path / name).read_text() for name in ("demo.md", "index.md")]
+    assert "2 runs" in written[0]
+    assert "[Demo](demo.md)" in written[1]
+    assert command.main(dataclasses.replace(shared, report=True)) == 0
+    with pytest.raises(ConfigError, match="exclude each other"):
+        command.main(dataclasses.replace(shared, medium=True))
 
 
 # -- README ----------------------------------------------------------------------------------------

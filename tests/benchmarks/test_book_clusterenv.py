@@ -17,7 +17,7 @@ def book(benchmark):
 
 
 def test_a_sum_over_the_papers_environments_is_64_times_a_mean(book):
-    cases = book["clusterenv"]._thresholds(book["experiment"].Form(quick=False))
+    cases = book["clusterenv"]._thresholds(book["experiment"].Form("full"))
     of_mean, of_sum = (
         [book["clusterenv"]._aaps(case).kl_thresholds[0] for case in cases if case["kl"] == kind]
         for kind in ("mean", "sum")

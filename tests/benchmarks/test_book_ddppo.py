@@ -15,7 +15,7 @@ def book(benchmark):
 def test_the_papers_batches(book):
     configs = {
         (case["batch"], case["world_size"]): book["ddppo"]._speed_config(case)
-        for case in book["ddppo"]._speeds(book["experiment"].Form(quick=True))
+        for case in book["ddppo"]._speeds(book["experiment"].Form("quick"))
         if case["size"] == "small"
     }
     sizes = {key: one.resolved_batch_size for key, one in configs.items()}

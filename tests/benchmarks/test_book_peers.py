@@ -13,7 +13,7 @@ def book(benchmark):
 
 def test_quick_runs_take_12_or_20_seconds(book):
     peers = book["peers"]
-    cases = peers.SUITE.cases(book["experiment"].Form(quick=True))
+    cases = peers.SUITE.cases(book["experiment"].Form("quick"))
     seconds = {case["task"]: round(peers.scaled(case).seconds) for case in cases}
     assert seconds == {"CartPole-v1": 12, "LunarLander-v3": 20, "Pendulum-v1": 12, "Acrobot-v1": 12}
 

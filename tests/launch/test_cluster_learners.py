@@ -267,7 +267,7 @@ def test_however_the_run_ends_its_learners_and_their_actors_end_with_it(start, g
     script = start("-c", SCRIPT)
     script.wait_for("UPDATE", 90.0)
     family = script.family()
-    workers = [p for p in family if "HeadraceLearner" in p.name() or "HeadraceActor" in p.name()]
+    workers = script.named("ray::HeadraceLearner", "ray::HeadraceActor")
     assert len(workers) == 4
     if way == "killed":
         os.kill(script.process.pid, signal.SIGKILL)

@@ -27,6 +27,7 @@ class Data:
     experiment: Experiment
     folder: Path
     form: Scale = "full"
+    machine: str = field(default_factory=machine)  # before threads are restricted to a core
     _lines: dict[str, dict[str, Any]] = field(default_factory=dict)  # by case, as JSON
     _settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by fingerprint
     _keys: list[str] = field(default_factory=list)  # the cases to run, as JSON
@@ -131,7 +132,7 @@ class Data:
         """
         known = self.experiment.fingerprint(case)
         line = {"case": dict(case), "settings": known, "seconds": round(seconds, 1)}
-        line |= {"commit": commit(), "machine": machine(), **result}
+        line |= {"commit": commit(), "machine": self.machine, **result}
         with self._lock:
             self._settings[known] = self.experiment.settings_of(case)
             self._lines[json.dumps(case)] = line

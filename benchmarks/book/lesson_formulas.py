@@ -77,7 +77,7 @@ def sizes() -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             config = hr.Config(
-                "CartPole-v1", hr.APPO(max_lag=5), num_actors=actors, envs_per_actor=16,
+                "CartPole-v1", hr.APPO(max_lag=9), num_actors=actors, envs_per_actor=16,
                 fragment_length=50, batch_size=batch, num_learners=learners,
             )  # fmt: skip
         found[f"envs_{learners}"] = actors * 16

@@ -221,11 +221,13 @@ def test_missing_cases_run_in_processes(book, experiment, tmp_path, monkeypatch)
 
     monkeypatch.setattr(book["running"].Children, "call", call)
     data = book["data"].Data(dataclasses.replace(experiment, alone=True), tmp_path)
+    monkeypatch.setattr(book["data"], "machine", lambda: "another machine")  # as in a pinned thread
     form = book["experiment"].Form("quick")
     book["running"].run_missing("demo", data, form, QUIET)
     assert calls == [("run_cases", [0, 1])]
     assert data.runs.values("final_return") == [2.0]
     assert data.failed == ["it broke"]
+    assert "another machine" not in data.path.read_text()
     calls.clear()
     book["running"].run_missing("demo", data, form, QUIET)
     assert calls == [("run_cases", [1])]

@@ -89,7 +89,7 @@ def test_the_command_of_the_page_on_the_large_game_runs(tmp_path):
 
 def test_the_batches_of_the_page_are_rounded_up_to_whole_rollouts():
     settings = {"num_actors": 32, "envs_per_actor": 16, "fragment_length": 50}
-    algo = hr.APPO(max_lag=5)
+    algo = hr.APPO(max_lag=9)
     reason = r"whole rollouts \(fragment_length=50 \* envs_per_actor=16 steps\)"
     with pytest.warns(UserWarning, match=f"batch_size=4096 is rounded up to 4800, .* {reason}$"):
         large = hr.Config(algo=algo, batch_size=4096, **settings)

@@ -199,8 +199,8 @@ PAGE = Page(
         "A worker fetches new weights after *every* update or, *adaptive*, once the KL divergence "
         "of its copy exceeds the threshold δ. The paper's formula has the mean KL; its "
         "code (`worker.py` at cfc5f79) sums the KL over 64 environments, so δ is 64 times as "
-        "strict. Both were tested on LunarLander-v3, with 50 updates of 2,048 steps (shorter form) "
-        "or the paper's settings and a quarter of its environments. Returns are of the last 100 "
+        "strict. Both were tested on LunarLander-v3, with 50 updates of 2,048 steps (in the full "
+        "form: the paper's settings, a quarter of its environments). Returns are of the last 100 "
         "training episodes; those of examples are evaluated."
     ),
 )

@@ -41,7 +41,7 @@ class Form:
         return full if self.scale == "full" else quick
 
     def seeds(self, medium: int, full: int, quick: int = 2) -> range:
-        """Return the seeds of this form; ``quick`` is at most ``medium``."""
+        """Return the seeds of this form; the quick form has at most as many as the medium one."""
         number = self.pick(min(quick, medium), full, medium)
         return range(self.first_seed, self.first_seed + number)
 

@@ -62,10 +62,10 @@ def forked(function: Callable[[], dict[str, Any]], path: Path, limit_s: float) -
     if not pid:
         _call(function, path)
     process, end = psutil.Process(pid), time.monotonic() + limit_s
-    ended = False
+    ended, status = 0, 0
     while not ended and time.monotonic() < end:
         time.sleep(_LOOK_S)
-        ended = bool(os.waitpid(pid, os.WNOHANG)[0])
+        ended, status = os.waitpid(pid, os.WNOHANG)
     if not ended:
         for one in [*process.children(recursive=True), process]:
             with contextlib.suppress(psutil.Error):
@@ -73,7 +73,7 @@ def forked(function: Callable[[], dict[str, Any]], path: Path, limit_s: float) -
         os.waitpid(pid, 0)
         return {"error": f"it took longer than {limit_s:.0f} s"}
     if not path.exists():
-        return {"error": "its process ended without a result"}
+        return {"error": f"its process ended with code {os.waitstatus_to_exitcode(status)}"}
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 

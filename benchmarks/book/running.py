@@ -46,8 +46,10 @@ def run_missing(page: str, data: Data, form: Form, console: Console, replace: bo
 
         def turn(children: Children) -> bool:
             with pinned(None if experiment.alone else 1, next(places)):
-                children.call(run_cases, request, limit_s, watch=lambda pid: results.collect())
-            results.collect()
+                try:
+                    children.call(run_cases, request, limit_s, watch=lambda pid: results.collect())
+                finally:
+                    results.collect()
             return False
 
         work(jobs, turn)

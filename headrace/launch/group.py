@@ -160,6 +160,7 @@ class LearnerGroup:
         return self._loaded[1]
 
     def summary(self) -> dict[str, Any]:
+        """Return the contents of ``summary.json``."""
         return dict(self._summary)
 
     def pids(self) -> list[int]:
@@ -167,17 +168,24 @@ class LearnerGroup:
         return [pid for learners in self._living for pid in learners.pids()]
 
     def stop(self) -> None:
+        """Stop training after the current update; a checkpoint is written."""
         self._stopped = True
         for learners in self._living:
             learners.send(0, "interrupt" if self.interrupted else "stop")
 
     @property
     def hyperparameters(self) -> dict[str, float]:
+        """Current values of all float hyperparameters, by name, without the effect of kl_limit."""
         return CurrentHyperparameters(self.config.algo, self.config.total_steps).all(
             self._env_steps
         )
 
     def set_hyperparameter(self, name: str, value: Any) -> None:
+        """Change a float hyperparameter in all learners; see :meth:`Trainer.set_hyperparameter`.
+
+        Raises:
+            ConfigError: it isn't a float hyperparameter, or the value is out of range.
+        """
         algo = CurrentHyperparameters(self.config.algo, self.config.total_steps).changed(
             name, value
         )
@@ -190,6 +198,7 @@ class LearnerGroup:
         self.stop()
 
     def close(self) -> None:
+        """Stop all learners and their actors, and release the run directory."""
         self._evaluator.close()
         _end(self._living)
         self._lock.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import time
@@ -104,6 +105,16 @@ def test_the_folder_of_the_checkout_does_not_change_the_settings(book):
     flat = book["experiment"].flat
     one, other = (flat({"algo": {"file": f"/{place}/mine.py"}}) for place in "ab")
     assert one == other == {"algo.file": "mine.py"}
+
+
+def test_the_quick_form_has_at_most_two_seeds_and_the_medium_form_its_length(book):
+    forms = {scale: book["experiment"].Form(scale, 7) for scale in ("quick", "medium", "full")}
+    assert {k: list(f.seeds(3, 4)) for k, f in forms.items()} == {
+        "quick": [7, 8], "medium": [7, 8, 9], "full": [7, 8, 9, 10]
+    }  # fmt: skip
+    assert [list(f.seeds(1, 2, quick=4)) for f in forms.values()] == [[7], [7], [7, 8]]
+    assert [f.pick(10, 100) for f in forms.values()] == [10, 10, 100]
+    assert [f.pick(10, 100, medium=50) for f in forms.values()] == [10, 50, 100]
 
 
 def test_runs_of_another_default_are_stale_and_repeated(book, stored, experiment, tmp_path):
@@ -223,7 +234,9 @@ def test_missing_cases_run_in_processes(book, experiment, tmp_path, monkeypatch)
     data = book["data"].Data(dataclasses.replace(experiment, alone=True), tmp_path)
     monkeypatch.setattr(book["data"], "machine", lambda: "another machine")  # as in a pinned thread
     form = book["experiment"].Form("quick")
-    book["running"].run_missing("demo", data, form, QUIET)
+    printed = io.StringIO()
+    book["running"].run_missing("demo", data, form, Console(file=printed, markup=False))
+    assert printed.getvalue().count("[demo ") == 2  # each result once
     assert calls == [("run_cases", [0, 1])]
     assert data.runs.values("final_return") == [2.0]
     assert data.failed == ["it broke"]
@@ -231,6 +244,19 @@ def test_missing_cases_run_in_processes(book, experiment, tmp_path, monkeypatch)
     calls.clear()
     book["running"].run_missing("demo", data, form, QUIET)
     assert calls == [("run_cases", [1])]
+
+
+def test_results_are_kept_if_their_process_is_killed(book, experiment, tmp_path, monkeypatch):
+    def call(self, function, request, timeout_s, watch):
+        result = {"values": {"final_return": 2.0}, "seconds": 0.5}
+        (Path(request["folder"]) / "0.json").write_text(json.dumps(result))
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(book["running"].Children, "call", call)
+    data = book["data"].Data(dataclasses.replace(experiment, alone=True), tmp_path)
+    with pytest.raises(RuntimeError, match="killed"):
+        book["running"].run_missing("demo", data, book["experiment"].Form("quick"), QUIET)
+    assert book["data"].Data(experiment, tmp_path).runs.values("final_return") == [2.0]
 
 
 def test_processes_share_cases_and_keep_what_a_fork_changes_apart(book, monkeypatch, tmp_path):
@@ -259,7 +285,7 @@ def test_processes_share_cases_and_keep_what_a_fork_changes_apart(book, monkeypa
     assert results == [
         {"values": {"numbers": [0]}},
         {"error": "ValueError: no"},
-        {"error": "its process ended without a result"},
+        {"error": "its process ended with code 3"},
         {"error": "it took longer than 3 s"},
         {"values": {"numbers": [4]}},
     ]
@@ -335,6 +361,7 @@ def test_the_command_runs_experiments_and_writes_pages(
     assert "2 runs" in written[0]
     assert "[Demo](demo.md)" in written[1]
     assert command.main(dataclasses.replace(shared, report=True)) == 0
+    assert len(forms) == 1
     with pytest.raises(ConfigError, match="exclude each other"):
         command.main(dataclasses.replace(shared, medium=True))
 

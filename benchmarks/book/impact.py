@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from book.experiment import Experiment
-from book.impact_cases import COMPARE, CONTINUOUS, DISCRETE, RATIOS, SCALE, TARGETS
+from book.impact_cases import (
+    COMPARE,
+    CONTINUOUS,
+    DISCRETE,
+    MUJOCO,
+    MUJOCO_RUNS,
+    RATIOS,
+    SCALE,
+    TARGETS,
+)
 from book.impact_checks import (
     compare_with_table,
     likelihood_ratios,
@@ -43,6 +52,7 @@ SEARCHED = Experiment("impact_searched", search_cases, dict, searched)
 
 _CONTINUOUS, _DISCRETE = ("impact_continuous",), ("impact_discrete",)
 _COMPARED, _TARGETS, _RATIOS = ("impact_compared",), ("impact_targets",), ("impact_ratios",)
+_MUJOCO = ("impact_mujoco",)
 _WORKERS, _FORMULAS = ("impact_workers",), ("impact_likelihood",)
 _OLD = "CartPole, weights fetched for every batch or every 8"
 _STALE = "regulator, weights up to 160 SGD steps old"
@@ -127,15 +137,28 @@ _FIGURES = (
     ),
     *(
         Row(f"Fig. {number}a", f"IMPACT's return is above {other}'s at equal time",
-            f"{name}, 2 actors, 0.2 ms per step", _COMPARED, in_time(task, other))
-        for number, task, name in ((5, "continuous", "Pendulum"), (6, "discrete", "CartPole"))
+            f"{env}, 2 actors, 0.2 ms per step", _COMPARED,
+            in_time("impact_compared", f"{env}-v1", other))
+        for number, env in ((5, "Pendulum"), (6, "CartPole"))
         for other in ("PPO", "IMPALA")
     ),
     *(
-        Row(f"Fig. {number}b", f"IMPACT's return is above {other}'s at equal steps", name,
-            (f"impact_{task}",), in_steps(task, other))
-        for number, task, name in ((5, "continuous", "Pendulum"), (6, "discrete", "CartPole"))
+        Row(f"Fig. {number}b", f"IMPACT's return is above {other}'s at equal steps", env,
+            (experiment,), in_steps(experiment, own, other))
+        for number, env, experiment, own in (
+            (5, "Pendulum", *_CONTINUOUS, "IMPACT"), (6, "CartPole", *_DISCRETE, "K=2")
+        )
         for other in ("PPO", "IMPALA")
+    ),
+    *(
+        Row(f"Fig. 5{part}", f"IMPACT's return is above {other}'s at equal {by}",
+            f"{env[:-3]}, one core", _MUJOCO, judge)
+        for env in MUJOCO
+        for other in ("PPO", "IMPALA")
+        for part, by, judge in (
+            ("a", "time", in_time("impact_mujoco", env, other)),
+            ("b", "steps", in_steps("impact_mujoco", "IMPACT", other, env)),
+        )
     ),
     Row(
         "Section 4.3", "continuous actions: N = 16 and K = 20 is best", "Pendulum",
@@ -221,8 +244,8 @@ _APPENDIX = (
     ),
 )  # fmt: skip
 _UNTESTED = (
-    Row("Figs. 5, 6, 8", "returns of HalfCheetah, Hopper, Humanoid and six Atari games",
-        why="16 or 32 cores and a GPU for three hours per run; the full form has the first three"),
+    Row("Figs. 5, 6, 8", "returns after three hours of training, and six Atari games",
+        why="16 or 32 cores and a GPU for three hours per run"),
     Row("Section 4.3", "tuned baselines", why="needs the 115 runs of the searches in Tables 3, 4"),
     Row("Appendix D", "A3C solves InvertedPendulum but no harder control",
         why="a result of other papers"),
@@ -236,7 +259,7 @@ PAGE = Page(
     "Clipped Target Networks*",
     rows=(*_CLAIMS, *_FIGURES, *_APPENDIX, *_UNTESTED),
     experiments=(LIKELIHOOD, TABLES, SEARCHED, RATIOS, TARGETS, CONTINUOUS, DISCRETE, COMPARE,
-                 SCALE),
+                 MUJOCO_RUNS, SCALE),
     intro="π is the learner's policy, μ the worker's, π′ the target network's. The probability "
     "ratio is R1 = π/π′, R2 = π/μ (PPO's) or R3 = min(μ/π′, ρ) · π/μ (IMPACT's). The buffer holds "
     "N batches, each for K passes; target periods count SGD steps. Settings keep the proportions "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ FETCHES = {  # the same for variants that don't fetch at every step; IMPACT make
 PASSES = (1, 2, 4, 8, 16, 32)
 WORKERS = (1, 2, 4, 8)
 COMPARED = ("IMPACT", "IMPALA", "PPO")
+MUJOCO = ("HalfCheetah-v5", "Hopper-v5", "Humanoid-v5")
 STEP_S = 2e-4  # as long as a step of HalfCheetah in MuJoCo
 
 _OF_ALL: dict[str, Any] = {"lr_schedule": "constant", "lam": 0.95, "max_grad_norm": 0.5}
@@ -32,9 +34,7 @@ _DISCRETE: dict[str, Any] = {"clip": 0.3, "entropy_coef": 0.01}
 TASKS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {**_CONTINUOUS, "gamma": 0.9, "learning_rate": 3e-3},
     "regulator": {**_CONTINUOUS, "gamma": 0.9, "learning_rate": 3e-3},
-    "HalfCheetah-v5": _CONTINUOUS,
-    "Hopper-v5": _CONTINUOUS,
-    "Humanoid-v5": _CONTINUOUS,
+    **dict.fromkeys(MUJOCO, _CONTINUOUS),
     "CartPole-v1": {**_DISCRETE, "gamma": 0.98, "learning_rate": 3e-3},
     "LunarLander-v3": {**_DISCRETE, "gamma": 0.999, "lam": 0.98, "learning_rate": 1e-3},
 }
@@ -132,10 +132,15 @@ def config(case: Case, **changes: Any) -> hr.Config:
     return hr.Config(algo=algorithm(env, variant), **{**settings, **changes})
 
 
+def on_one_core(case: Case) -> hr.Config:
+    """Return the settings of a case in one process; EnvPool steps MuJoCo's tasks."""
+    return config(case, **({"engine": "envpool"} if case["env"] in MUJOCO else {}))
+
+
 def timed(case: Mapping[str, Any]) -> dict[str, Any]:
     """Train on one core. Return the results, and the share of the time that the core worked."""
     start, worked = time.monotonic(), time.process_time()
-    values = trained(config(case))
+    values = trained(on_one_core(case))
     share = (time.process_time() - worked) / (time.monotonic() - start)
     return {**values, "core_share": share}
 
@@ -183,25 +188,26 @@ def _discrete(form: Form) -> list[dict[str, Any]]:
 
 
 def _compared(form: Form) -> list[dict[str, Any]]:
-    cartpole = ("CartPole-v1", form.pick(30_000, 200_000))
-    quick = (("Pendulum-v1", 30_000), cartpole)
-    cheetah, hopper, humanoid = (
-        (f"{name}-v5", 2_000_000) for name in ("HalfCheetah", "Hopper", "Humanoid")
-    )
-    full = (*quick, cheetah, hopper, humanoid, ("LunarLander-v3", 1_000_000))
-    of_tasks = [
-        _cases(env, steps, COMPARED, form.seeds(3, 3)) for env, steps in form.pick(quick, full)
-    ]
-    return sorted((case for cases in of_tasks for case in cases), key=lambda case: case["seed"])
+    tasks = {"Pendulum-v1": 30_000, "CartPole-v1": form.pick(30_000, 200_000)}
+    return _in_turn(tasks, form)
+
+
+def _mujoco(form: Form) -> list[dict[str, Any]]:
+    return _in_turn(dict.fromkeys(MUJOCO, form.pick(30_000, 2_000_000, 300_000)), form)
+
+
+def _in_turn(tasks: Mapping[str, int], form: Form) -> list[dict[str, Any]]:
+    """Return the cases of the compared algorithms, the first seed of all tasks first."""
+    cases = [_cases(env, steps, COMPARED, form.seeds(3, 3)) for env, steps in tasks.items()]
+    return sorted(itertools.chain(*cases), key=lambda case: case["seed"])
 
 
 def in_processes(case: Case) -> hr.Config:
     """Return the settings of a case with two actor processes, whose steps take longer."""
-    env, fast = case["env"], case["env"] in ("Pendulum-v1", "CartPole-v1")
     parts = config(case).rollout_steps // 64
-    slow = {"env": Simulator, "env_kwargs": {"env_id": env, "step_s": STEP_S}, "engine": "sync"}
+    slow = {"env_id": case["env"], "step_s": STEP_S}
     sizes = {"num_actors": 2, "envs_per_actor": 8, "fragment_length": 16 * parts}
-    return config(case, transport="shm", **sizes, **(slow if fast else {}))
+    return config(case, transport="shm", env=Simulator, env_kwargs=slow, engine="sync", **sizes)
 
 
 def _workers(form: Form) -> list[dict[str, Any]]:
@@ -228,5 +234,6 @@ RATIOS = Experiment("impact_ratios", _ratios, config)
 TARGETS = Experiment("impact_targets", _targets, config)
 CONTINUOUS = Experiment("impact_continuous", _continuous, config, limit_s=1800)
 DISCRETE = Experiment("impact_discrete", _discrete, config, timed, limit_s=1800)
-COMPARE = Experiment("impact_compared", _compared, in_processes, alone=True, limit_s=3600)
+MUJOCO_RUNS = Experiment("impact_mujoco", _mujoco, on_one_core, timed, limit_s=7200)
+COMPARE = Experiment("impact_compared", _compared, in_processes, alone=True)
 SCALE = Experiment("impact_workers", _workers, of_workers, alone=True)

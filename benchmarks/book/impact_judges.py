@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from book.impact_cases import BUFFERS, BY, MEASURES, PASSES, TASKS, WORKERS
+from book.impact_cases import BUFFERS, BY, MEASURES, PASSES, WORKERS
 from book.rows import Judgement, Run, Runs, Verdict, all_of, holds, more, named, worst
 
 Data = Mapping[str, Runs]
@@ -194,33 +194,30 @@ def best_buffer(data: Data) -> Judgement:
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def in_steps(task: str, other: str) -> Judge:
-    """Return a judge: IMPACT's mean return over equal steps is above that of another algorithm."""
-    own = {"continuous": "IMPACT", "discrete": "K=2"}[task]
+def in_steps(experiment: str, own: str, other: str, env: str | None = None) -> Judge:
+    """Return a judge: IMPACT's mean return over equal steps is above that of another algorithm.
+
+    Args:
+        own: IMPACT's variant with the settings of the paper.
+        env: only runs of this environment.
+    """
 
     def judge(data: Data) -> Judgement:
-        ours, theirs = (of(data, f"impact_{task}", v, "area") for v in (own, other))
+        runs = data[experiment].where(**({"env": env} if env else {}))
+        ours, theirs = (runs.where(variant=v).values("area") for v in (own, other))
         text = f"mean return with {listed({'IMPACT': ours, other: theirs})}"
         return Judgement(more(ours, theirs), text)
 
     return judge
 
 
-def in_time(task: str, other: str) -> Judge:
-    """Return a judge: IMPACT's return at equal time is above that of another algorithm.
-
-    With several continuous or discrete tasks, on each of them.
-    """
+def in_time(experiment: str, env: str, other: str) -> Judge:
+    """Return a judge: IMPACT's return at equal time is above that of another algorithm."""
 
     def judge(data: Data) -> Judgement:
-        verdicts, results = [], []
-        for env, runs in data["impact_compared"].by("env").items():
-            if ("noise_color" in TASKS[env]) == (task == "continuous"):
-                values = equal_time(runs, "variant")
-                verdicts.append(more(values["IMPACT"], values[other]))
-                both = listed({v: values[v] for v in ("IMPACT", other)})
-                results.append(f"return on {env} with {both}")
-        return Judgement(worst(verdicts), "; ".join(results))
+        values = equal_time(data[experiment].where(env=env), "variant")
+        both = listed({v: values[v] for v in ("IMPACT", other)})
+        return Judgement(more(values["IMPACT"], values[other]), f"return with {both}")
 
     return judge
 

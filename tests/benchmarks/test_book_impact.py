@@ -47,9 +47,21 @@ def test_time_counts_from_the_first_update_until_the_fastest_run_ends(book):
     found = runs(book, {"IMPACT": (100, 4), "PPO": (100, 1), "IMPALA": (80, 4)}, env="CartPole-v1")
     at = judges.equal_time(found.where(seed=0), "variant")  # after 25 seconds
     assert at == {"IMPACT": [100.0], "PPO": [25.0], "IMPALA": [80.0]}
-    assert verdict(judges.in_time("discrete", "PPO"), "impact_compared", found) == "in kind"
-    assert verdict(judges.in_time("discrete", "IMPALA"), "impact_compared", found) == "in kind"
+    for other in ("PPO", "IMPALA"):
+        judge = judges.in_time("impact_compared", "CartPole-v1", other)
+        assert verdict(judge, "impact_compared", found) == "in kind"
     assert verdict(judges.wall_time, "impact_compared", found) == "in kind"
+
+
+def test_a_task_of_several_is_judged_by_its_own_runs(book):
+    judges = book["impact_judges"]
+    good = runs(book, {"IMPACT": (100, 4), "PPO": (50, 4)}, env="Hopper-v5")
+    bad = runs(book, {"IMPACT": (50, 4), "PPO": (100, 4)}, env="Humanoid-v5")
+    found = book["rows"].Runs((*good, *bad))
+    for env, expected in (("Hopper-v5", "in kind"), ("Humanoid-v5", "refuted")):
+        in_time = judges.in_time("x", env, "PPO")
+        in_steps = judges.in_steps("x", "IMPACT", "PPO", env)
+        assert verdict(in_time, "x", found) == verdict(in_steps, "x", found) == expected
 
 
 def test_clipped_ratio_is_below_ppos_only_with_rho_1(book):

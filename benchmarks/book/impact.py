@@ -152,7 +152,7 @@ _FIGURES = (
     ),
     *(
         Row(f"Fig. 5{part}", f"IMPACT's return is above {other}'s at equal {by}",
-            f"{env[:-3]}, one core", _MUJOCO, judge)
+            f"{env[:-3]}, Table 2 with 1/32 of the batch", _MUJOCO, judge)
         for env in MUJOCO
         for other in ("PPO", "IMPALA")
         for part, by, judge in (

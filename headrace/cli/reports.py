@@ -82,7 +82,7 @@ def doctor(runs: list[Path], json: bool = False) -> None:
     """
     from json import dumps
 
-    from headrace.doctor.doctor import FEWEST_ROWS
+    from headrace.doctor.doctor import no_findings
     from headrace.rundir.curves import read_run
     from headrace.rundir.health import as_json, findings
 
@@ -94,9 +94,7 @@ def doctor(runs: list[Path], json: bool = False) -> None:
         if json:
             print(dumps({"run": str(path), "findings": [as_json(one) for one in logged]}))
             continue
-        few = len(run.results) < FEWEST_ROWS
-        nothing = f"too few results to examine ({len(run.results)} of {FEWEST_ROWS})"
-        print(f"{path}:" if logged else f"{path}: {nothing if few else 'No problems found.'}")
+        print(f"{path}:" if logged else f"{path}: {no_findings(run.results, run.settings)}")
         for one in logged:
             when = f"{'earlier, ' * one.earlier}after {one.env_steps:,} steps"
             print(f"  {one.finding.name}: {one.finding.line} ({when})")

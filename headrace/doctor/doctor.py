@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headrace.doctor import returns
 from headrace.doctor.history import History
 from headrace.doctor.rules import RULES
 
@@ -48,10 +49,20 @@ def examine(
     """
     texts = triggered(rows, settings, action_space)
     return [
-        Finding(rule.name, texts[rule.name], rule.remedy)
+        Finding(rule.name, texts[rule.name], rule.remedy(settings))
         for rule in RULES
         if rule.name in texts and not texts.keys() & set(rule.explained_by)
     ]
+
+
+def no_findings(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
+    """Return a sentence about a run without findings: healthy, or too short to tell."""
+    if len(rows) < FEWEST_ROWS:
+        return f"too few results to examine ({len(rows)} of {FEWEST_ROWS})"
+    lacking = returns.too_short(History(rows, settings, None))
+    if lacking is None:
+        return "No problems found."
+    return f"No problems found, but the run is too short to judge whether it learns: {lacking}."
 
 
 class Doctor:

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from headrace.doctor.history import RETURN, History
-from headrace.doctor.returns import FEW_STEPS, digits, has_gained, is_poor, never_moved
+from headrace.doctor.returns import (
+    FEW_STEPS,
+    are_equal,
+    digits,
+    has_gained,
+    is_poor,
+    never_moved,
+)
 
 _FAR_MEANS = 2.5  # distance of means from the middle, in units of the bounds
 
@@ -225,7 +232,7 @@ def standstill(h: History) -> str | None:
     kl = h.all("losses/approx_kl")[early]
     kl, entropy = kl[np.isfinite(kl)], h.known("losses/entropy")
     size = h.num_continuous if h.max_entropy is None else h.max_entropy
-    if len(kl) < 2 or not len(entropy):
+    if len(kl) < 2 or not len(entropy) or are_equal(h):  # equal returns give no gradient
         return None
     if np.ptp(entropy) > 0.02 * size:  # a converged policy also moves little
         return None

@@ -12,6 +12,7 @@ import numpy as np
 from headrace.doctor.history import RETURN, History
 
 FEW_STEPS = 500  # optimiser steps after which training should have improved
+_FEW_RESULTS, _FEW_EPISODES = 8, 200
 
 
 def has_gained(h: History, share: float = 0.25) -> bool:
@@ -43,7 +44,7 @@ def never_moved(h: History) -> float | None:
     for resumed runs, whose first policy was trained.
     """
     returns, late = h.known(RETURN), h.known(RETURN, late=True)
-    few = len(returns) < 8 or len(late) < 4 or h.episodes < 200
+    few = len(returns) < _FEW_RESULTS or len(late) < 4 or h.episodes < _FEW_EPISODES
     early = h.progress < 0.8 or h.optimiser_steps < FEW_STEPS
     if few or early or h.is_game or h.goes_on or not np.ptp(returns) > 0:
         return None
@@ -52,6 +53,24 @@ def never_moved(h: History) -> float | None:
     began = np.abs(returns[:5] - level).max() < 3.5 * noise
     by_chance = float(np.std(quarters)) < 0.6 * float(np.std(returns))
     return level if began and (by_chance or np.ptp(quarters) < 0.1 * abs(level)) else None
+
+
+def too_short(h: History) -> str | None:
+    """Describe what a run lacks for judging whether it learns.
+
+    Returns None if nothing is missing, or if all late returns are above all earlier ones.
+    """
+    returns, late = h.known(RETURN), h.known(RETURN, late=True)
+    early = returns[: len(returns) - len(late)]
+    if h.is_game or h.goes_on or (len(early) and len(late) and late.min() > early.max()):
+        return None
+    known = (
+        (len(returns), _FEW_RESULTS, "results with a return"),
+        (h.episodes, _FEW_EPISODES, "episodes"),
+        (h.optimiser_steps, FEW_STEPS, "optimiser steps"),
+    )
+    lacking = [f"{x:,.0f} of {least} {name}" for x, least, name in known if x < least]
+    return ", ".join(lacking) or None
 
 
 def flat(h: History) -> str | None:
@@ -71,7 +90,7 @@ def below_start(h: History) -> str | None:
     envs = h.setting("num_actors", 1) * h.setting("envs_per_actor", 1)
     known = np.isfinite(returns) & (counts >= max(30, envs))  # the first episodes to end are short
     returns = returns[known]
-    few = len(returns) < 8 or h.optimiser_steps < FEW_STEPS
+    few = len(returns) < _FEW_RESULTS or h.optimiser_steps < FEW_STEPS
     if few or h.progress < 0.8 or h.is_game:
         return None
     first, last = returns[:3].min(), returns[-max(3, len(returns) // 4) :].max()
@@ -84,16 +103,21 @@ def below_start(h: History) -> str | None:
     return None
 
 
+def are_equal(h: History) -> bool:
+    """Return True if episodes ended, all with the same return."""
+    known = [values for name in [RETURN, *h.agents] if len(values := h.known(name))]
+    return bool(known) and not any(np.ptp(values) > 0 for values in known)
+
+
 def flat_returns(h: History) -> str | None:
     """All episodes have the same return, whatever is tried."""
     returns, last = h.known(RETURN), h.median("losses/entropy")
-    varies = any(np.ptp(h.known(name)) > 0 for name in [RETURN, *h.agents] if len(h.known(name)))
     # A random initial policy with the same return hadn't found the optimum.
     most = h.max_entropy
     tries = most is None or last > 0.75 * most or h.first("losses/entropy") > 0.9 * most
     few = h.episodes < 100 or h.progress < 0.5  # training may not have started everywhere
     few |= h.steps_without_end > 0.25 * h.steps[-1]
-    if len(returns) >= 3 and not varies and tries and not few and not h.goes_on:
+    if len(returns) >= 3 and are_equal(h) and tries and not few and not h.goes_on:
         return (
             f"every episode returns {returns[0]:g} whatever the actions, so there is nothing "
             "to learn from"

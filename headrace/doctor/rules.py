@@ -6,8 +6,9 @@ docs/results/learning.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from headrace.doctor import learning, returns, work
 from headrace.doctor.history import History
@@ -25,11 +26,28 @@ class Rule(NamedTuple):
     mends: str  # setting that usually fixes it
     explained_by: tuple[str, ...] = ()  # names of problems that cause this one as a symptom
 
-    @property
-    def remedy(self) -> str:
-        """Remedy, with wrappers written as a keyword or a flag."""
-        mends = self.mends.replace(TIME_LIMIT, wrapper(TIME_LIMIT))
+    def remedy(self, settings: Mapping[str, Any]) -> str:
+        """Return what to change, without alternatives that are set already.
+
+        Wrappers are written as a keyword or a flag.
+        """
+        mends = _alternatives(self.mends, settings)
+        mends = mends.replace(TIME_LIMIT, wrapper(TIME_LIMIT))
         return mends.replace(RESIZE, wrapper(RESIZE))
+
+
+def _alternatives(mends: str, settings: Mapping[str, Any]) -> str:
+    """Leave out ``name=value`` from alternatives such as ``a=1, b=2, or c`` if it is set."""
+    parts = re.split(", or |, ", mends)
+    new = [part for part in parts if not _is_set(part, settings)]
+    if len(new) in (0, len(parts)) or new[0].startswith("if "):
+        return mends
+    return ", or ".join(filter(None, [", ".join(new[:-1]), new[-1]]))
+
+
+def _is_set(part: str, settings: Mapping[str, Any]) -> bool:
+    name, _, value = part.partition("=")
+    return bool(value) and str(settings.get(name)) in (value, f"{value}.0")
 
 
 _CAUSES = (
@@ -46,7 +64,7 @@ RULES = (
          "a denser reward in a wrapper, or more entropy_coef"),
     Rule("actors-die", work.actors_die, "fixing the environment's error, shown on the terminal"),
     Rule("standstill", learning.standstill, "a larger learning_rate, or more epochs",
-         ("clip-fraction", "entropy-collapsed")),
+         ("clip-fraction", "entropy-collapsed", "flat-returns")),
     Rule("kl-high", learning.kl_high, "a smaller learning_rate, or fewer epochs"),
     Rule("random-policy", learning.random_policy, "a smaller entropy_coef", ("flat-returns",)),
     Rule("returns-unnormalised", learning.returns_unnormalised,

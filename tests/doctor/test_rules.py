@@ -237,6 +237,12 @@ def test_a_policy_that_is_compared_with_itself_stands_still_by_its_entropy(chang
     assert names(rows(**same, **{"losses/entropy": lambda i: 0.69 - change * i / 19})) == found
 
 
+def test_a_policy_without_a_difference_in_returns_does_not_stand_still():
+    still = {"losses/approx_kl": 1e-7, "losses/entropy": 0.6, "charts/episodic_return": 0.0}
+    assert names(rows(8, **still)) == []  # a third of the run
+    assert names(rows(**still)) == ["flat-returns"]
+
+
 @pytest.mark.parametrize(("grows", "found"), [(0.1, ["random-policy"]), (0.01, [])])
 def test_a_continuous_policy_becomes_random_by_a_bonus(grows, found):
     wider = UNLEARNT | {"losses/entropy": lambda i: 1.4 + grows * i}
@@ -292,6 +298,15 @@ def test_every_rule_has_its_case_and_its_sentence_a_figure_and_a_setting():
         assert any(letter.isdigit() for letter in found.text), name
         assert found.mends
         assert found.line == f"{found.text}; usually fixed by: {found.mends}"
+
+
+def test_a_remedy_leaves_out_settings_that_are_set():
+    (rule,) = [rule for rule in rules.RULES if rule.name == "value-blind"]
+    assert rule.remedy({}) == rule.mends == "value_coef, normalize_values=True, or a smaller gamma"
+    assert rule.remedy({"normalize_values": True}) == "value_coef, or a smaller gamma"
+    (rule,) = [rule for rule in rules.RULES if rule.name == "means-outside"]
+    assert rule.remedy({"bounds_coef": 0.01}) == "squash_actions=True"
+    assert rule.remedy({"bounds_coef": 0.01, "squash_actions": True}) == rule.mends
 
 
 def test_symptoms_are_left_out_where_their_cause_is_found():
@@ -509,7 +524,7 @@ MUTANTS = {
     "dropped > 0.3 *": "dropped > 0.05 *",
     "_FAR_MEANS = 2.5": "_FAR_MEANS = 2.0",
     "first - last > max(0.2 *": "first - last > max(0.05 *",
-    "h.episodes < 200": "h.episodes < 2000",
+    "h.episodes < _FEW_EPISODES": "h.episodes < 2000",
 }
 
 

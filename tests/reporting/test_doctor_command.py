@@ -40,6 +40,26 @@ def test_a_run_with_few_results_is_not_called_healthy(tmp_path, capsys):
     assert capsys.readouterr().out == f"{run}: too few results to examine (2 of 3)\n"
 
 
+def test_a_run_too_short_to_judge_its_returns_is_not_called_healthy(tmp_path, capsys):
+    run = write_run(tmp_path / "run")
+    lines = read_jsonl(run / "metrics.jsonl")
+
+    def said_with(*returns: float) -> str:
+        new = [{"charts/episodic_return": x, "charts/episodes": 100 + i, "charts/updates": 1}
+               for i, x in enumerate(returns, 1)]  # fmt: skip
+        text = "".join(f"{json.dumps(x | y)}\n" for x, y in zip(lines, new, strict=False))
+        (run / "metrics.jsonl").write_text(text)
+        assert main(["doctor", str(run)]) == 0
+        return capsys.readouterr().out
+
+    said = said_with(0.1, 0.7, -0.6, 1.1)
+    assert said.startswith(f"{run}: No problems found, but the run is too short to judge")
+    assert "4 of 8 results with a return" in said
+    assert "of 500 optimiser steps" in said
+    assert "104 of 200 episodes" in said
+    assert said_with(0.1, 0.2, 0.7, 1.1) == f"{run}: No problems found.\n"
+
+
 def test_what_is_no_run_is_one_sentence(tmp_path, capsys):
     assert main(["doctor", str(tmp_path)]) == 2
     assert "no metrics" in capsys.readouterr().err

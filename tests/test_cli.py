@@ -191,6 +191,8 @@ def test_errors_in_flags_name_the_nearest_flag_or_its_algorithms():
         ConfigError, match=r"--num-actor is not a flag of test\. Did you mean '--num-a"
     ):
         named("test", ["--gamma", "1", "--num-actor", "2"], hr.Config(algo=hr.PPO()))
+    with pytest.raises(ConfigError, match=r"--network-core is .* Did you mean '--core'"):
+        named("test", ["--network-core", "lstm"], hr.Config(algo=hr.PPO()))
     with pytest.raises(ConfigError, match=r"--max-lag is not a .* is a setting of a3c, appo"):
         named("test", ["--max-lag=2"], hr.Config(algo=hr.PPO()))
 

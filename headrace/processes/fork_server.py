@@ -136,14 +136,19 @@ def end_stopped_server() -> None:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def _continue_server() -> None:
-    """Continue the fork server if it is stopped, so that it notices the end of this process."""
+def _continue_servers() -> None:
+    """Continue the fork server and the resource tracker if they are stopped.
+
+    They could not notice the end of this process, which may wait for the tracker as it exits.
+    """
     from multiprocessing import forkserver
 
-    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    with contextlib.suppress(OSError):
-        if pid is not None and hasattr(signal, "SIGCONT"):
-            os.kill(pid, signal.SIGCONT)
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    tracker: Any = resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    for pid in (server._forkserver_pid, tracker._pid):
+        with contextlib.suppress(OSError):
+            if pid is not None and hasattr(signal, "SIGCONT"):
+                os.kill(pid, signal.SIGCONT)
 
 
 def _ensure_server() -> None:
@@ -160,8 +165,8 @@ def _ensure_server() -> None:
     head = environment_variable(orphan_guard.HEAD, str(os.getpid()))
     with marked(), head, _unnamed_socket() if _CAN_UNNAME else contextlib.nullcontext():
         forkserver.ensure_running()
-    atexit.unregister(_continue_server)
-    atexit.register(_continue_server)
+    atexit.unregister(_continue_servers)
+    atexit.register(_continue_servers)
 
 
 def _own_server_runs() -> bool:

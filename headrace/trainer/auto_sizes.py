@@ -94,7 +94,7 @@ def few_steps(config: Config) -> str | None:
         config: settings with a number for every size.
     """
     size, each = config.resolved_batch_size, config.algo.steps_per_batch
-    steps = config.total_steps * each // size
+    steps = math.ceil(config.total_steps / size) * each
     if steps >= FEWEST_STEPS:
         return None
     return (

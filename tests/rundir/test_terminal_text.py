@@ -41,13 +41,18 @@ def result_at(env_steps: int) -> Result:
     return Result(**(nothing | known))
 
 
-def test_progress_has_a_percentage_and_the_time_left_in_80_columns_and_in_a_pipe(tiny):
+def test_progress_has_a_percentage_and_the_time_left_in_80_columns_and_in_a_pipe(tiny, monkeypatch):
     config = tiny(total_steps=10_000)
+    now = [100.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
     pipe = io.StringIO()
-    Report(config, Console(file=pipe, width=80)).update(result_at(2_500))
-    line = " 25% 0:00:00, 0:01:15 left · return 12.5 · 100 steps/s · 2,500 steps"
-    assert pipe.getvalue().startswith(line)
-    assert pipe.getvalue().count("\n") == 1
+    report = Report(config, Console(file=pipe, width=80))
+    report.update(result_at(1_500))  # its speed includes start-up
+    now[0] += 10.0
+    report.update(result_at(2_500))
+    first, second = pipe.getvalue().splitlines()
+    assert first.startswith(" 15% 0:00:00 · return 12.5 · 100 steps/s · 1,500 steps")
+    assert second.startswith(" 25% 0:00:10, 0:01:15 left · return 12.5 · 100 steps/s · 2,500 steps")
     screen = Terminal()
     console = Console(file=screen, width=80, force_terminal=True, color_system=None)
     with Report(config, console) as report:
@@ -128,6 +133,13 @@ def test_the_closing_screen_has_results_first_and_whole_paths_last(tiny, tmp_pat
     assert lines[-1] == f"report      {run_dir / 'report.html'}"
     assert f"checkpoint  {run_dir / 'checkpoints' / 'latest'}" in lines
     assert not any("plot" in line for line in lines)  # it wasn't written
+
+
+def test_a_run_of_one_update_shows_no_speed(tiny, tmp_path):
+    console = Console(file=io.StringIO(), width=80)
+    Report(tiny(), console).end(tmp_path, SUMMARY | {"sps": 0.0})
+    assert "speed" not in console.file.getvalue()
+    assert "environment steps" in console.file.getvalue()
 
 
 def test_a_resumed_run_shows_the_seconds_of_all_its_training(tiny, tmp_path):

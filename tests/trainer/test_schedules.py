@@ -189,6 +189,16 @@ def test_a_callback_reads_and_sets_hyperparameters_and_a_resumed_run_keeps_them(
     assert saved["clip"] == "0:0.3,1:0.1"
 
 
+def test_a_callback_that_repeats_a_change_makes_it_once(tmp_path, capsys):
+    def change(result, trainer):
+        trainer.set_hyperparameter("learning_rate", 5e-5)
+
+    sizes = TINY | {"run_dir": tmp_path / "run", "total_steps": 256}
+    hr.train("CartPole-v1", hr.PPO(**PPO, learning_rate=1e-3), [change], **sizes)
+    assert len(metrics(tmp_path / "run")) > 3
+    assert capsys.readouterr().out.count("→ 5e-05 after") == 1
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

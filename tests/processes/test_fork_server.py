@@ -192,12 +192,17 @@ def test_forks_of_a_fork_server_collect_garbage_and_keep_their_exit_status():
     assert done.stdout == "status 3\n", done.stderr
 
 
-def test_a_stopped_fork_server_ends_with_its_parent():
+@pytest.mark.parametrize(
+    "pid",
+    ["forkserver._forkserver._forkserver_pid", "resource_tracker._resource_tracker._pid"],
+    ids=["fork-server", "resource-tracker"],
+)
+def test_a_stopped_server_ends_with_its_parent(pid):
     """A stopped process can't notice that its parent has ended."""
     script = (
-        "import os, signal; from multiprocessing import forkserver; "
+        "import os, signal; from multiprocessing import forkserver, resource_tracker; "
         "from headrace.processes import start_fork_server; start_fork_server('json'); "
-        "pid = forkserver._forkserver._forkserver_pid; os.kill(pid, signal.SIGSTOP); print(pid)"
+        f"pid = {pid}; os.kill(pid, signal.SIGSTOP); print(pid)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     pid, end = int(ran.stdout), time.monotonic() + 10.0

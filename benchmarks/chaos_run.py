@@ -218,9 +218,9 @@ def last_result(run_dir: Path) -> int:
     with contextlib.suppress(OSError):
         with (run_dir / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 8192))
-            lines = file.read().decode("utf-8", "replace").splitlines()[1:]
+            lines = file.read().decode("utf-8", "replace").splitlines()
         for text in reversed(lines):
-            with contextlib.suppress(json.JSONDecodeError):
+            with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):
                 return int(json.loads(text)["env_steps"])
     return 0
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from faults_run import Fault, run_trial
+from faults_checks import Fault
+from faults_run import run_trial
 
 BACKENDS = ("serial", "shm", "learners", "ray", "cluster_env")
 PHASES = {  # the file whose opening marks the phase, and which openings of it
@@ -55,6 +56,7 @@ INSIDE = {  # faults inside the process that opens the file: action and value
     "input/output error": ("error", errno.EIO),
     "read-only": ("error", errno.EROFS),
     "too many files": ("error", errno.EMFILE),
+    "full disk": ("full", 0.5),
     "slow disk": ("delay", 0.3),
     "clock back": ("clock", -7200.0),
     "clock forward": ("clock", 86400.0),
@@ -71,11 +73,18 @@ class Args:
     """Repeat only this trial, and print its output."""
     backends: tuple[str, ...] = BACKENDS
     """Backends to draw from."""
+    names: tuple[str, ...] = (*OUTSIDE, *INSIDE)
+    """Faults to draw from."""
     output: Path = Path("results/faults")
     """Folder of faults.jsonl."""
 
 
-def drawn(seed: int, number: int, backends: tuple[str, ...]) -> Fault:
+def drawn(
+    seed: int,
+    number: int,
+    backends: tuple[str, ...],
+    names: tuple[str, ...] = (*OUTSIDE, *INSIDE),
+) -> Fault:
     """Return the fault of a trial."""
     rng = random.Random(f"{seed} {number}")
     backend = backends[number % len(backends)]
@@ -86,7 +95,7 @@ def drawn(seed: int, number: int, backends: tuple[str, ...]) -> Fault:
     if phase == "start" and rng.random() < 0.5:
         file, late = "", rng.uniform(0.0, 2.5)  # before there is any file
     kinds = {**OUTSIDE} if not file or backend == "cluster_env" else {**OUTSIDE, **INSIDE}
-    name = rng.choice(list(kinds))
+    name = rng.choice([one for one in kinds if one in names] or list(OUTSIDE))
     what, value = kinds[name]
     return Fault(backend, phase, name, file, rng.choice(numbers), late, what, value)
 
@@ -110,13 +119,16 @@ def main(args: Args) -> int:
     print(f"{len(rows)} trials: {dict(Counter(one['backend'] for one in rows))}")
     print(f"{sum(one['happened'] for one in rows)} faults happened; {len(failed)} trials failed")
     for one in failed:
-        print(f"  --seed {args.seed} --trial {one['trial']}: {one['what']}: {one['faults']}")
+        again = f"--seed {args.seed} --trial {one['trial']} --backends {' '.join(args.backends)}"
+        if args.names != Args.names:
+            again += f" --names {' '.join(map(repr, args.names))}"
+        print(f"  {again}: {one['what']}: {one['faults']}")
     return int(bool(failed))
 
 
 def trial(args: Args, number: int, path: Path | None) -> list[str]:
     """Run one trial and record it; return a list of problems."""
-    fault = drawn(args.seed, number, args.backends)
+    fault = drawn(args.seed, number, args.backends, args.names)
     with tempfile.TemporaryDirectory() as folder:
         result = run_trial(fault, Path(folder), seed=number)
         if path is None or result.faults:
@@ -127,6 +139,7 @@ def trial(args: Args, number: int, path: Path | None) -> list[str]:
     if path is not None:
         row = {"seed": args.seed, "trial": number, "backend": fault.backend, "what": what}
         row |= {"happened": result.happened, "statuses": result.statuses, "faults": result.faults}
+        row["counts"] = result.counts
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
     return result.faults

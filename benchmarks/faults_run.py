@@ -10,20 +10,30 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO
 
 import psutil
-from chaos_env import FOLDER
 from chaos_run import env_steps, last_result
+from faults_checks import (
+    INTERVAL,
+    MARK,
+    Fault,
+    Outcome,
+    Places,
+    check_checkpoint,
+    check_end,
+    check_files,
+    check_left,
+    check_steps,
+    family,
+    shared_memory,
+)
 
-MARK = "HEADRACE_FAULT_TRIAL"  # environment variable of all processes of a trial
-INTERVAL = 5_000  # steps between checkpoints
-IN_FLIGHT = 4 * 512  # steps of rollouts in flight and of the last update
 TOTAL = 40_000
-_LIMIT_S = {"ray": 180.0}  # longer commands count as hanging
+_LIMIT_S = 240.0  # longer commands count as hanging
 _STOPPED_S = 3.0  # after which a stopped process continues
 FLAGS = {
     "env-id": "chaos_env:CountedCartPole", "engine": "sync", "num-actors": 2, "envs-per-actor": 8,
@@ -39,56 +49,34 @@ BACKENDS = {
 }
 
 
-class Fault(NamedTuple):
-    """A fault and when it happens."""
-
-    backend: str
-    phase: str
-    name: str
-    file: str  # opened for writing; empty: the fault depends on time alone
-    number: int  # which opening of the file, from 1
-    late_s: float  # delay after that, or after the start
-    what: str  # the process that gets a signal, or an action of fault_hooks
-    value: Any
-
-
-@dataclass
-class Outcome:
-    """Results of a trial."""
-
-    happened: bool = False
-    statuses: list[int | None] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    output: str = ""
-
-
 def run_trial(fault: Fault, folder: Path, seed: int) -> Outcome:
     """Run a command with a fault, check what it leaves, and resume its run without one."""
-    outcome, run, mark = Outcome(), folder / "run", f"{os.getpid()}-{seed}"
-    before = _shared_memory()
-    environment = _environment(folder, mark)
-    hook = _hook(fault, folder / "happened")
-    status = _watched(
-        fault, _command(fault.backend, run), environment | hook, folder, outcome, seed
-    )
-    reached = last_result(run)
-    _check_end(fault, status, outcome, mark, before)
+    outcome, places, mark = Outcome(), Places(folder), f"{os.getpid()}-{seed}"
+    before, run = shared_memory(), places.run
+    environment = _environment(mark) | places.environment(0) | _hook(fault, folder / "happened")
+    status = _watched(fault, _command(fault.backend, run), environment, folder, outcome, seed)
+    check_end(fault, status, outcome)
+    check_left(outcome, places, mark, before)
     if fault.backend == "cluster_env":
         return outcome
+    check_checkpoint(fault, status, outcome, run)
+    check_steps(fault, status, outcome, places, 0, began_at=0)
     kept = env_steps(run)
-    if outcome.happened and reached - kept > INTERVAL + IN_FLIGHT and status != 0:
-        outcome.faults.append(f"{reached:,} steps were trained, the checkpoint has {kept:,}")
-    again = ["resume", str(run)] if kept else [*_command(fault.backend, run), "--overwrite"]
+    again = [*_command(fault.backend, run), "--overwrite"]
     if kept:
-        again = [*_program(), *again, f"--total-steps={TOTAL + 2_000}"]
-    calm = fault._replace(file="", late_s=1e9)
+        again = [*_program(), "resume", str(run), f"--total-steps={TOTAL + 2_000}"]
+    calm = fault._replace(name="", file="", late_s=1e9, what="")
     outcome.output += "\n--- again ---\n"
+    environment = _environment(mark) | places.environment(1)
     status = _watched(calm, again, environment, folder, Outcome(), seed, outcome)
     if status != 0:
         outcome.faults.append(f"the run did not continue: exit status {status}")
     elif last_result(run) < TOTAL:
         outcome.faults.append(f"the run continued to {last_result(run):,} steps only")
-    _check_left(outcome, mark, before)
+    else:
+        check_files(outcome, run)
+    check_steps(calm, status, outcome, places, 1, began_at=kept)
+    check_left(outcome, places, mark, before)
     return outcome
 
 
@@ -105,16 +93,13 @@ def _command(backend: str, run: Path) -> list[str]:
     return [*_program(), "train", algorithm, *words, f"--run-dir={run}"]
 
 
-def _environment(folder: Path, mark: str) -> dict[str, str]:
+def _environment(mark: str) -> dict[str, str]:
     here = Path(__file__).parent
-    counts = folder / "counts"
-    counts.mkdir()
     paths = [str(here / "fault_hooks"), str(here), os.environ.get("PYTHONPATH", "")]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTHONUNBUFFERED": "1",
         MARK: mark,
-        FOLDER: str(counts),
         "COLUMNS": "200",
     }
 
@@ -128,7 +113,7 @@ def _hook(fault: Fault, happened: Path) -> dict[str, str]:
     return {"HEADRACE_FAULT": json.dumps(values | {"mark": str(happened)})}
 
 
-_ACTIONS = ("error", "delay", "clock")
+_ACTIONS = ("error", "full", "delay", "clock")
 
 
 def _watched(
@@ -142,27 +127,30 @@ def _watched(
 ) -> int | None:
     """Run a command, cause faults from outside, and return its status; None if it hangs."""
     path, happened = folder / "output.txt", folder / "happened"
-    begun, limit = time.monotonic(), _LIMIT_S.get(fault.backend, 120.0)
+    begun = time.monotonic()
     due = begun + fault.late_s if not fault.file else None
-    with path.open("wb") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, cwd=folder, start_new_session=True
-        )
-    while process.poll() is None and time.monotonic() < begun + limit:
+    process = subprocess.Popen(
+        command, env=environment, cwd=folder, start_new_session=True, bufsize=0,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    reader = threading.Thread(target=_copy, args=(process.stdout, path), daemon=True)
+    reader.start()
+    while process.poll() is None and time.monotonic() < begun + _LIMIT_S:
         time.sleep(0.02)
         if due is None and happened.exists():
             due = time.monotonic() + fault.late_s
-        if due is not None and not outcome.happened and time.monotonic() >= due:
-            outcome.happened = True
-            _cause(fault, process, environment[MARK], seed)
-    outcome.happened |= happened.exists()
+        if due is not None and time.monotonic() >= due:
+            due = float("inf")
+            outcome.happened |= _cause(fault, process, environment[MARK], seed)
+    outcome.happened |= fault.what in _ACTIONS and happened.exists()
     status = process.poll()
     if status is None:
         for one in family(environment[MARK]):
             with contextlib.suppress(psutil.Error):
                 one.kill()
         process.wait()
-        (total or outcome).faults.append(f"hangs: over {limit:.0f} s")
+        (total or outcome).faults.append(f"hangs: over {_LIMIT_S:.0f} s")
+    reader.join(timeout=1.0)  # a process that is left may keep the pipe open
     text = path.read_bytes().decode("utf-8", "backslashreplace")
     shown = total or outcome
     shown.output += text
@@ -172,74 +160,41 @@ def _watched(
     return status
 
 
+def _copy(pipe: IO[bytes], path: Path) -> None:
+    """Write what a command prints to a file, which a full disk would prevent."""
+    with pipe, path.open("wb", buffering=0) as file:
+        while data := pipe.read(1 << 16):
+            file.write(data)
+
+
 def _is_own(fault: Fault, text: str) -> bool:
     """Return True for a traceback of the user's script that ends with an error of headrace."""
     last = text.strip().splitlines()[-1]
     return fault.backend == "cluster_env" and re.match(r"(headrace\.|Keyboard)", last) is not None
 
 
-def _cause(fault: Fault, process: subprocess.Popen, mark: str, seed: int) -> None:
-    """Send the fault's signal; stopped processes continue after some seconds."""
+def _cause(fault: Fault, process: subprocess.Popen, mark: str, seed: int) -> bool:
+    """Send the fault's signal; return whether there was a process for it.
+
+    A stopped command continues after some seconds.
+    """
     if fault.what in _ACTIONS or process.poll() is not None:
-        return
-    command = psutil.Process(process.pid)
-    others = [one for one in family(mark) if one.pid != process.pid]
+        return False
     if fault.what == "group":
         os.killpg(process.pid, fault.value)
-        return
-    chosen = command
+        return True
+    chosen = psutil.Process(process.pid)
     if fault.what == "child":
+        others = [one for one in family(mark) if one.pid != process.pid]
         if not others:
-            return
+            return False
         chosen = random.Random(seed).choice(sorted(others, key=lambda one: one.pid))
-    with contextlib.suppress(psutil.Error):
+    try:
         chosen.send_signal(fault.value)
-        if fault.value == signal.SIGSTOP and fault.what == "command":
-            time.sleep(_STOPPED_S)
-            chosen.send_signal(signal.SIGCONT)
-
-
-def _check_end(
-    fault: Fault, status: int | None, outcome: Outcome, mark: str, before: set[str]
-) -> None:
-    """Check the exit status, the messages, and that nothing is left behind."""
-    killed = fault.what == "command" and fault.value == signal.SIGKILL and outcome.happened
-    said = [line for line in outcome.output.splitlines() if line.startswith("headrace: ")]
-    stopped = "to continue: headrace resume" in outcome.output
-    if status not in (None, 0) and not killed and fault.backend != "cluster_env":
-        by_signal = status in (130, 129, 143, -2, -1, -15)
-        if not said and not stopped and not (by_signal and fault.what in ("command", "group")):
-            outcome.faults.append(f"exit status {status} without a message")
-    _check_left(outcome, mark, before)
-
-
-def _check_left(outcome: Outcome, mark: str, before: set[str]) -> None:
-    """Check that no process and no shared memory is left, after a while."""
-    end = time.monotonic() + 20.0
-    while (left := family(mark)) and time.monotonic() < end:
-        time.sleep(0.2)
-    for one in left:
+    except psutil.Error:
+        return False
+    if fault.value == signal.SIGSTOP and fault.what == "command":
+        time.sleep(_STOPPED_S)
         with contextlib.suppress(psutil.Error):
-            outcome.faults.append(f"left process {one.name()}: {' '.join(one.cmdline())[:80]}")
-            one.kill()
-    if blocks := _shared_memory() - before:
-        outcome.faults.append(f"left shared memory {sorted(blocks)[:3]}")
-
-
-def family(mark: str) -> list[psutil.Process]:
-    """Return all live processes of a trial, including orphans."""
-    entry, found = f"{MARK}={mark}".encode(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, psutil.Error):
-            if entry in (folder / "environ").read_bytes().split(b"\0"):
-                one = psutil.Process(int(folder.name))
-                if one.status() != psutil.STATUS_ZOMBIE:
-                    found.append(one)
-    return found
-
-
-def _shared_memory() -> set[str]:
-    """Return the blocks of shared memory that headrace created, in all processes."""
-    with contextlib.suppress(OSError):
-        return {name for name in os.listdir("/dev/shm") if "headrace" in name}
-    return set()
+            chosen.send_signal(signal.SIGCONT)
+    return True

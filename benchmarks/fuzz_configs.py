@@ -1,8 +1,9 @@
 """Trains with random settings of valid types, and checks that each is accepted or rejected.
 
-A trial changes a few settings of a short run on a small environment. It fails if the run hangs,
-crashes, or fails without a one-line message. The same seed and number draw the same
-trial.
+A trial changes a few settings of a short run on a small environment. While an error message
+rejects a setting, the run starts again with the nearest valid value, or without the setting. A
+trial fails if a run hangs, crashes, fails without a one-line message, or rejects a value that the
+message called valid. The same seed and number draw the same trial.
 
     python benchmarks/fuzz_configs.py --trials 300
     python benchmarks/fuzz_configs.py --seed 7 --trial 31   repeat one trial
@@ -10,17 +11,20 @@ trial.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import random
+import re
 import tempfile
 import typing
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from fuzz_trials import ended
+from fuzz_trials import Ended, ended, import_early
 
 import headrace as hr
 from headrace.cli import main as command
@@ -37,10 +41,19 @@ SKIPPED = {
     "text_columns",
 }  # fmt: skip
 COUNTED = {"num_actors", "num_learners", "min_actors", "learner_threads", "cores_per_learner",
-           "eval_episodes"}  # fmt: skip
-SLOW = {"batch_size", "replay_capacity"}  # settings whose largest values take minutes to fill
-_LIMIT_S = 90.0
+           "eval_episodes", "epochs"}  # fmt: skip
+SLOW = {
+    "batch_size",
+    "fragment_length",
+    "replay_capacity",
+}  # settings whose largest values take minutes to fill
+_LIMIT_S = 180.0
+_REJECTED = re.compile(r"headrace: (?:--)?([a-z][\w-]*)[= ]")
+_NEAREST = re.compile(r"\(nearest: ([^ ;,)]+)\)")
+_MOST_TRIES = 9
 _SKIP = object()
+GOOD = ("trained", "refused", "rejections")
+Run = Callable[[str, str, dict[str, Any], Path], int]
 
 
 @dataclass(frozen=True)
@@ -55,25 +68,62 @@ class Args:
 
 def main(args: Args) -> int:
     """Run trials; returns 0 if none failed."""
+    import_early()
     numbers = range(args.trials) if args.trial is None else [args.trial]
     ends: Counter[str] = Counter()
     for number in numbers:
         rng = random.Random(f"{args.seed} {number}")
         algorithm, env, settings = drawn(rng)
-        with tempfile.TemporaryDirectory() as folder:
-            as_flags = rng.random() < 0.4 and all(map(_is_plain, settings.values()))
-            run = run_flags if as_flags else run_keywords
-            end = ended(lambda: run(algorithm, env, settings, Path(folder)), _LIMIT_S)  # noqa: B023
-        kind = end.problem or ("trained" if end.status == 0 else "refused")
+        run = run_flags if rng.random() < 0.4 and all_plain(settings) else run_keywords
+        kind, output, rejections = trial(algorithm, env, settings, run)
         ends[kind] += 1
-        if end.problem or args.trial is not None:
-            how = "flags" if as_flags else "keywords"
-            print(
-                f"--seed {args.seed} --trial {number}: {kind}: {algorithm} {env} {settings} ({how})"
-            )
-            print("\n".join(f"    {line}" for line in end.output.splitlines()[-25:]), flush=True)
-    print(f"{sum(ends.values())} trials: {dict(ends)}")
-    return int(bool(set(ends) - {"trained", "refused"}))
+        ends["rejections"] += rejections
+        if kind not in GOOD or args.trial is not None:
+            how = f"{algorithm} {env} {settings} ({run.__name__})"
+            print(f"--seed {args.seed} --trial {number}: {kind}: {how}")
+            print("\n".join(f"    {line}" for line in output.splitlines()[-25:]), flush=True)
+        if number % 25 == 24:
+            print(f"after trial {number}: {dict(ends)}", flush=True)
+    rejections = ends.pop("rejections")
+    print(f"{sum(ends.values())} trials: {dict(ends)}; {rejections} settings were rejected")
+    return int(bool(set(ends) - set(GOOD)))
+
+
+def trial(algorithm: str, env: str, settings: dict[str, Any], run: Run) -> tuple[str, str, int]:
+    """Train, following error messages. Return how it ended, the output, and the rejections."""
+    now, nearest, output = dict(settings), set(), ""
+    for rejections in range(_MOST_TRIES):
+        with tempfile.TemporaryDirectory() as folder:
+            end = ended(lambda: run(algorithm, env, now, Path(folder)), _LIMIT_S)
+        output += end.output
+        if end.problem or end.status == 0:
+            return end.problem or "trained", output, rejections
+        name = rejected(end, now)
+        if name in nearest:
+            return "rejects its nearest value", output, rejections
+        if name is None:
+            return "refused", output, rejections
+        near = _NEAREST.search(end.output)
+        del now[name]
+        if near is not None:
+            now[name] = value_of(near[1])
+            nearest.add(name)
+    return "rejects too many values", output, _MOST_TRIES
+
+
+def rejected(end: Ended, settings: dict[str, Any]) -> str | None:
+    """Return the setting that an error message rejects; None if it is not one of the given."""
+    found = _REJECTED.search(end.output)
+    name = found[1].replace("-", "_") if found else None
+    return name if name in settings else None
+
+
+def value_of(text: str) -> Any:
+    """Return the value that an error message shows."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def drawn(rng: random.Random) -> tuple[str, str, dict[str, Any]]:
@@ -95,7 +145,7 @@ def drawn(rng: random.Random) -> tuple[str, str, dict[str, Any]]:
     sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8, "eval_episodes": 1}
     if rng.random() < 0.9:
         settings = sizes | settings
-    if rng.random() < 0.7:
+    if rng.random() < 0.9:  # other processes take most of the time
         settings.setdefault("transport", "serial")
     return algorithm, env, settings
 
@@ -131,8 +181,9 @@ def _number(rng: random.Random, limits: Range | None, values: list) -> Any:
     return rng.choice(allowed or [limits.low if limits else 1])
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
+def all_plain(settings: dict[str, Any]) -> bool:
+    """Return whether all settings can be flags."""
+    return all(isinstance(value, bool | int | float | str) for value in settings.values())
 
 
 def run_keywords(algorithm: str, env: str, settings: dict[str, Any], folder: Path) -> int:

@@ -2,8 +2,9 @@
 
 A trial copies a small run, sweep, population or league, damages one of its files or folders (cut,
 changed bits, swapped, replaced by a link, a pipe, a folder, other data, or made very large), and
-runs one command. It fails if the command hangs, crashes, fails without a one-line message, or
-changes anything outside the directory. The same seed and number draw the same trial.
+runs one command. It fails if the command hangs, crashes, fails without a one-line message, takes
+much memory, or changes anything outside the directory. The same seed, number and kinds draw the
+same trial, up to values that depend on time. The damaged directory of a failed trial is kept.
 
     python benchmarks/fuzz_runs.py --trials 500
     python benchmarks/fuzz_runs.py --seed 7 --trial 31   repeat one trial
@@ -17,6 +18,8 @@ import json
 import os
 import random
 import shutil
+import stat
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from fuzz_trials import ended
+from fuzz_trials import ended, import_early
 
 from headrace.cli import main as command
 
@@ -63,7 +66,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "join": ("train", *POKER, "--total-steps=512", "--league=DIR", "--run-dir=NEW"),
     },
 }  # fmt: skip
-_LIMIT_S = 60.0
+_LIMIT_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,13 @@ class Args:
     """Repeat only this trial, and print its output."""
     kinds: tuple[str, ...] = ("run", "sweep", "population", "league")
     """Kinds of directories to draw from."""
+    output: Path = Path("results/fuzz_runs")
+    """Folder of the damaged directories of failed trials."""
 
 
 def main(args: Args) -> int:
     """Run trials; returns 0 if none failed."""
+    import_early()
     ends: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         made = {kind: trained(kind, Path(folder)) for kind in args.kinds}
@@ -89,8 +95,12 @@ def main(args: Args) -> int:
             what, problem, output = trial(kind, made[kind], Path(folder) / "trial", rng)
             ends[problem or "ok"] += 1
             if problem or args.trial is not None:
-                print(f"--seed {args.seed} --trial {number}: {what}: {problem}")
+                again = f"--seed {args.seed} --trial {number} --kinds {' '.join(args.kinds)}"
+                print(f"{again}: {what}: {problem}")
                 print("\n".join(f"    {x[:200]}" for x in output.splitlines()[-12:]), flush=True)
+            if problem:
+                args.output.mkdir(parents=True, exist_ok=True)
+                copied(Path(folder) / "trial" / "damaged", args.output / f"{args.seed}_{number}")
     print(f"{sum(ends.values())} trials: {dict(ends)}")
     return int(bool(set(ends) - {"ok"}))
 
@@ -113,17 +123,15 @@ def trial(
 ) -> tuple[str, str | None, str]:
     """Damage a copy and run a command; return what was done, the problem, and the output."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    copy, outside = folder / kind, folder / "outside"
-    shutil.copytree(original, copy, symlinks=True)
-    outside.mkdir()
+    copy, outside, damaged = folder / kind, folder / "outside", folder / "damaged"
+    outside.mkdir(parents=True)
     for name in ("precious", "config.json", "metrics.jsonl"):
         (outside / name).write_text("precious\n" * 50)
-    paths = sorted(p for p in copy.rglob("*") if not p.is_symlink())
-    path, name = rng.choice(paths), rng.choice(list(DAMAGES))
-    DAMAGES[name](path, outside, rng)
+    shutil.copytree(original, copy, symlinks=True)
+    path, name = damage(copy, outside, rng)
     if rng.random() < 0.5:
         signed(copy)
+    copied(copy, damaged)
     before = digest(outside)
     which = rng.choice(list(COMMANDS[kind]))
     given = words(COMMANDS[kind][which], copy, folder / "new")
@@ -137,6 +145,35 @@ def trial(
     if digest(outside) != before:
         problem = "changed files outside"
     return f"{name} {path.relative_to(copy.parent)}, {which}", problem, end.output
+
+
+def copied(source: Path, target: Path) -> None:
+    """Copy a folder, with its links, pipes and holes."""
+    subprocess.run(["cp", "-a", "-T", "--sparse=always", source, target], check=True)
+
+
+def damage(directory: Path, outside: Path, rng: random.Random) -> tuple[Path, str]:
+    """Damage something in a directory; return its path, and how it was damaged."""
+    paths = sorted(p for p in directory.rglob("*") if not p.is_symlink())
+    while True:  # until a damage changes something
+        path, name = rng.choice(paths), rng.choice(list(DAMAGES))
+        before = _content(path)
+        DAMAGES[name](path, outside, rng)
+        if _content(path) != before:
+            return path, name
+
+
+def _content(path: Path) -> tuple[int, bytes] | None:
+    """Return a file's mode and first bytes, and a folder's mode; None if it does not exist."""
+    if not os.path.lexists(path):
+        return None
+    mode, data = path.lstat().st_mode, b""
+    if stat.S_ISREG(mode):
+        with path.open("rb") as file:
+            data = file.read(1 << 26)
+    elif stat.S_ISDIR(mode):
+        data = repr(sorted(os.listdir(path))).encode()
+    return mode, data
 
 
 def digest(folder: Path) -> dict[str, str]:

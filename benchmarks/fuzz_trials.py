@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -11,7 +12,20 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
+_MOST_GB = 2.0
 CRASHED = 99  # exit status of a function that raised an unexpected error
+
+# Modules that runs import when they need them: half of the time of a short run
+_OF_RUNS = ("headrace.launch.local", "headrace.trainer.trainer", "headrace.reporting.page",
+            "headrace.rundir.plot", "headrace.rundir.terminal", "matplotlib.figure",
+            "matplotlib.backends.backend_agg", "tensorboard.compat.proto.event_pb2",
+            "headrace.learner.native", "headrace.recipes")  # fmt: skip
+
+
+def import_early() -> None:
+    """Import the modules of runs once, for all functions that are called in forked processes."""
+    for name in _OF_RUNS:
+        importlib.import_module(name)
 
 
 class Ended(NamedTuple):
@@ -19,6 +33,7 @@ class Ended(NamedTuple):
 
     status: int | None  # None: it took too long
     output: str
+    peak_gb: float = 0.0  # most memory of the process
 
     @property
     def problem(self) -> str | None:
@@ -29,6 +44,8 @@ class Ended(NamedTuple):
             return f"killed by signal {-self.status}"
         if self.status == CRASHED or "Traceback (most recent" in self.output:
             return "prints a traceback"
+        if self.peak_gb > _MOST_GB:
+            return f"takes more than {_MOST_GB:g} GB of memory"
         lines = self.output.strip().splitlines()
         if self.status != 0 and not (
             lines and any(x.startswith("headrace: ") or "For full helptext" in x for x in lines)
@@ -43,16 +60,17 @@ def ended(function: Callable[[], int], limit_s: float) -> Ended:
         pid = os.fork()
         if pid == 0:
             _child(function, file.fileno())
-        end, status = time.monotonic() + limit_s, None
+        end, status, usage = time.monotonic() + limit_s, None, None
         while status is None and time.monotonic() < end:
-            done, code = os.waitpid(pid, os.WNOHANG)
+            done, code, usage = os.wait4(pid, os.WNOHANG)
             status = os.waitstatus_to_exitcode(code) if done else None
             time.sleep(0.01)
         if status is None:
             os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            _, _, usage = os.wait4(pid, 0)
         file.seek(0)
-        return Ended(status, file.read(1 << 20).decode("utf-8", "backslashreplace"))
+        text = file.read(1 << 20).decode("utf-8", "backslashreplace")
+        return Ended(status, text, usage.ru_maxrss * 1024 / 1e9 if usage else 0.0)
 
 
 def _child(function: Callable[[], int], output: int) -> None:

@@ -9,10 +9,22 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
+import threading
 import time
 
+_LEFT_BYTES = 100
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def _fill(seconds: float) -> None:
+    """Let writes to files of this process fail after the first bytes, for some time."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_LEFT_BYTES, hard))
+    restore = threading.Timer(seconds, resource.setrlimit, (resource.RLIMIT_FSIZE, (soft, hard)))
+    restore.daemon = True
+    restore.start()
 
 
 def _hook(fault: dict) -> None:
@@ -23,11 +35,11 @@ def _hook(fault: dict) -> None:
         action, value = fault["action"], fault["value"]
         if action == "error":
             raise OSError(value, os.strerror(value))
-        if action == "signal":
-            os.kill(os.getpid(), value)
-        elif action == "clock":
+        if action == "clock":
             real = time.time
             time.time = lambda: real() + value
+        elif action == "full":
+            _fill(value)
         delays = action == "delay"
 
     def audit(event: str, args: tuple) -> None:

@@ -115,6 +115,7 @@ def _check_known(given: set[str], known: Collection[str], prog: str) -> None:
     for flag in sorted(given - set(known)):
         having = owners.algorithms_with(flag[2:].replace("-", "_"))
         close = [name for name in known if name.startswith("--no-") == flag.startswith("--no-")]
+        close = [name for name in close if len(name) > 2 and flag.endswith(name[1:])] or close
         hint = f" It is a setting of {', '.join(having)}." if having else nearest(flag, close, 1)
         raise ConfigError(f"{flag} is not a flag of {prog}.{hint}")
 

@@ -146,10 +146,7 @@ def _await(run: Path, timeout_s: float) -> None:
             return
         except CheckpointError as error:
             if time.monotonic() >= deadline:
-                there = "" if run.exists() else f"{run} does not exist; "
-                raise CheckpointError(
-                    f"{there}nothing came in timeout_s={timeout_s:g} s: {error}"
-                ) from None
+                raise CheckpointError(f"after timeout_s={timeout_s:g} s, {error}") from None
         time.sleep(_LOOK_S)
 
 

@@ -58,7 +58,7 @@ def about(run: RunCurves) -> dict[str, Any]:
         "training return": trained is not None and f"{trained:,.1f}",
         "environment steps": f"{last['env_steps']:,}",
         "training time": f"{seconds:,.1f} s",
-        "speed": f"{summary.get('sps', last.get('charts/SPS', 0.0)):,.0f} steps/s",
+        "speed": (sps := summary.get("sps", last.get("charts/SPS"))) and f"{sps:,.0f} steps/s",
         "first update": first is not None and f"after {first:.1f} s",
     }
     state = "ended" if summary else "running, or killed"

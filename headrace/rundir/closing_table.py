@@ -68,7 +68,7 @@ def _speed_rows(summary: dict[str, Any]) -> dict[str, Any]:
         "environment steps": f"{summary['env_steps']:,} in {summary['seconds_training']:.1f} s of "
         "training",
         "frames": frames and f"{frames:,}, {summary['frames_per_step']} per step",
-        "speed": f"{summary['sps']:,.0f} steps/s after the first update",
+        "speed": summary["sps"] and f"{summary['sps']:,.0f} steps/s after the first update",
         "first update": first is not None and f"{first:.1f} s after the start",
         "session": f"{summary['seconds_total']:.1f} s with start-up, until the end of training",
         "bottleneck": plan and _is_clear(plan, busy, is_asynchronous) and _advice(plan["line"]),

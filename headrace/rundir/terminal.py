@@ -127,13 +127,16 @@ class Report:
         return result if self._sps is None else replace(result, sps=self._sps)
 
     def _done(self, result: Result, now: float) -> str:
-        """Format the share of the run that is done, the time so far and the estimated rest."""
+        """Format the share of the run that is done, the time so far and the estimated rest.
+
+        The first result has no estimate: its speed includes start-up.
+        """
         total = self._config.total_steps
         done = min(1.0, result.env_steps / total)
         text = f"{done:>4.0%} {_duration(now - self._begun_s)}"
-        if result.sps <= 0:
+        if not self._sps:
             return text
-        return f"{text}, {_duration(max(0, total - result.env_steps) / result.sps)} left"
+        return f"{text}, {_duration(max(0, total - result.env_steps) / self._sps)} left"
 
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
         """Print the closing screen: results, speed, then the paths of files, never wrapped."""

@@ -69,7 +69,7 @@ def sized(
     if not config.deterministic:
         first = beyond(config.num_learners)
         cost = look.step_cost(probe.env, config.engine, config.env_kwargs, config.seed, first)
-        why = "the environment step could not be timed"
+        why = "the environment failed while its steps were timed"
     if cost is not None:
         duration = _duration(cost.seconds)
         why = f"an environment step takes {duration}, {_count(cores, 'core')}{there}"

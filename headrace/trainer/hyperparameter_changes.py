@@ -62,6 +62,7 @@ class HyperparameterChanges:
         return bool(flags[:, 0].any())
 
     def _set(self, name: str, value: Any) -> None:
-        before = getattr(self._current.algo, name)
+        before = self._current.algo
         self._current.set(name, value)
-        self._made(name, before)
+        if self._current.algo != before:
+            self._made(name, getattr(before, name))

@@ -133,12 +133,14 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     Runs with equal settings and equal seeds aren't a group: their directories tell them apart.
     """
     groups: dict[str, list[RunCurves]] = {}
-    for run in runs:
-        key = json.dumps(run.settings, sort_keys=True) if run.settings else str(run.path)
+    compared: dict[str, dict[str, Any]] = {}  # settings of each group
+    for run, settings in zip(runs, _named_by_module(runs), strict=True):
+        key = json.dumps(settings, sort_keys=True) if settings else str(run.path)
         groups.setdefault(key, []).append(run)
+        compared[key] = settings
     named: dict[str, list[RunCurves]] = {}
-    for group in groups.values():
-        label = _label(group[0].settings, [other[0].settings for other in groups.values()])
+    for key, group in groups.items():
+        label = _label(compared[key], list(compared.values()))
         for folder, part in _by_folder(group).items():
             parts = [label if len(groups) > 1 or not folder else "", folder]
             name = ", ".join(filter(None, parts))
@@ -146,6 +148,24 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
                 name = f"{name}, {part[0].path.name}" if name else part[0].path.name
             named[name if name not in named else str(part[0].path)] = part
     return named
+
+
+def _named_by_module(runs: Sequence[RunCurves]) -> list[dict[str, Any]]:
+    """Return the settings of runs, with a script's code named as another run names the module.
+
+    This is ``train:Env`` instead of ``__main__:Env``, if the runs have only one script, train.py.
+    """
+    files = {file for run in runs if (file := run.settings.get("env_file"))}
+    others = {run.settings.get("env") for run in runs if not run.settings.get("env_file")}
+    every = [run.settings for run in runs]
+    if len(files) != 1:
+        return every
+    module = f'"{Path(files.pop()).stem}:'
+    renamed = [json.loads(json.dumps(one).replace('"__main__:', module)) for one in every]
+    return [
+        {**new, "env_file": None} if one.get("env_file") and new["env"] in others else one
+        for one, new in zip(every, renamed, strict=True)
+    ]
 
 
 def _by_folder(group: list[RunCurves]) -> dict[str, list[RunCurves]]:

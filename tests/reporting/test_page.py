@@ -187,6 +187,20 @@ def test_code_of_a_script_has_no_module_in_titles(tmp_path):
     assert title_of(by_settings([ours, other])) == "Mine vs. ppo on Catch"
 
 
+def test_an_environment_of_a_script_is_the_same_by_its_module(tmp_path):
+    def run(name: str, env: str, file: str | None, gamma: float = 0.99) -> RunCurves:
+        settings = {"algo": "ppo", "env": env, "env_file": file, "gamma": gamma}
+        return RunCurves(tmp_path / name, settings, name, [{"env_steps": 1, "seconds": 1.0}], [])
+
+    module, script = run("a", "reach:Reach", None), run("b", "__main__:Reach", "/work/reach.py")
+    assert list(by_settings([module, script])) == ["ppo on reach:Reach"]
+    far = run("c", "__main__:Reach", "/work/reach.py", 0.999)
+    assert list(by_settings([module, script, far])) == ["gamma=0.99", "gamma=0.999"]
+    other = run("d", "__main__:Reach", "/other/reach.py")  # which of them is the module?
+    assert len(by_settings([module, script, other])) == 3
+    assert list(by_settings([script])) == ["ppo on Reach"]
+
+
 def test_settings_are_shown_and_compared_as_they_are():
     values = (float("inf"), 0.99999, 1.0, 1e-5, "auto", None)
     assert [facts.shown_value(value) for value in values] == [

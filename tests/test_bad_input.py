@@ -272,14 +272,16 @@ def test_a_run_is_not_resumed_with_another_algorithm(copied, other):
 
 
 def test_what_is_not_there_is_said_to_be_missing(copied, tmp_path):
+    (tmp_path / "empty").mkdir()
     for use, words in (
         (lambda: hr.load(tmp_path / "nowhere"), ["nowhere", "does not exist"]),
         (lambda: hr.resume(tmp_path / "nowhere"), ["nowhere", "does not exist"]),
         (lambda: hr.load(copied, which="bets"), ["no bets checkpoint"]),
         (
-            lambda: hr.load(tmp_path),
+            lambda: hr.load(tmp_path / "empty"),
             ["no checkpoint yet: a run saves one every checkpoint_interval"],
         ),
+        (lambda: hr.load(tmp_path), ["is not a run directory. Did you mean", copied]),
     ):
         with pytest.raises(CheckpointError) as error:
             use()

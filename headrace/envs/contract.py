@@ -174,7 +174,7 @@ class Contract:
     def _check_length(self, method: str, returned: Any, length: int, names: str) -> None:
         if isinstance(returned, (tuple, list)) and len(returned) == length:
             return
-        came, remedy = _shown(returned), f"return the {length} of {names}"
+        came, remedy = _shown(returned), f"return {names}"
         if isinstance(returned, (tuple, list)):
             came = f"{len(returned)} values instead of {length}"
             if method == "step" and len(returned) == 4:

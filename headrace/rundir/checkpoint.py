@@ -41,7 +41,15 @@ from headrace.rundir.atomic_files import (
     replace_text,
     write_hashed,
 )
-from headrace.rundir.folders import Files, absolute, newest_whole, pointed, saved, write
+from headrace.rundir.folders import (
+    Files,
+    absolute,
+    nested_runs,
+    newest_whole,
+    pointed,
+    saved,
+    write,
+)
 from headrace.spaces.json import space_from_json
 from headrace.spaces.unified_spaces import Spaces
 
@@ -179,6 +187,8 @@ def find(path: str | Path, which: str = "latest") -> Path:
         return target
     newest = newest_whole(folder, "step" if which == "latest" else which)
     if newest is None:
+        if hint := nested_runs(path):
+            raise CheckpointError(f"{path} is not a run directory{hint}")
         missing = f"{which[:60]} checkpoint" if which != "latest" else _first_checkpoint(path)
         raise CheckpointError(f"run directory {path} has no {missing}")
     warnings.warn(

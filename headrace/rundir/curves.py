@@ -20,6 +20,7 @@ from headrace.processes import safe_files
 from headrace.rundir.config_file import defaults_of, flat_settings
 from headrace.rundir.custom_metrics import LOGGED
 from headrace.rundir.files import RETURN, read_jsonl
+from headrace.rundir.folders import nested_runs
 
 Curve: TypeAlias = tuple[Sequence[float], Sequence[float]]  # increasing x, and y
 # Maps values [runs, points] to an estimate and the ends of its interval, [points] each.
@@ -66,10 +67,8 @@ def read_run(path: Path) -> RunCurves:
     """
     lines = {name: _lines(path / f"{name}.jsonl") for name in ("metrics", "evaluations", "returns")}
     if not lines["metrics"]:
-        runs = sorted(str(file.parent) for file in path.glob("*/metrics.jsonl"))
-        hint = f". Did you mean {', '.join(runs[:3])}{', …' if runs[3:] else ''}?" if runs else ""
         why = "has no metrics to plot (metrics.jsonl)" if path.exists() else "does not exist"
-        raise CheckpointError(f"{path} {why}{hint}")
+        raise CheckpointError(f"{path} {why}{nested_runs(path)}")
     try:
         described = safe_files.read_json(path / "config.json")
         values = described["config"]

@@ -1,4 +1,4 @@
-"""Names, writes, finds and points to folders in ``checkpoints/``."""
+"""Names, writes, finds and points to folders in ``checkpoints/``, and suggests run directories."""
 
 from __future__ import annotations
 
@@ -122,3 +122,9 @@ def newest_whole(folder: Path, kind: str = "step", beside: Path | None = None) -
     """Return the latest checkpoint in ``folder`` that passes verification, except ``beside``."""
     others = (path for path in reversed(saved(folder, kind)) if path != beside)
     return next(filter(checksums.is_whole, others), None)
+
+
+def nested_runs(path: Path) -> str:
+    """Return a hint such as ``. Did you mean runs/a?`` with the runs in a folder, or ""."""
+    runs = sorted(str(file.parent) for file in path.glob("*/metrics.jsonl"))
+    return f". Did you mean {', '.join(runs[:3])}{', …' if runs[3:] else ''}?" if runs else ""

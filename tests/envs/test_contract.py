@@ -97,7 +97,7 @@ def test_an_odd_first_step_ends_a_run_before_any_process(monkeypatch, tmp_path, 
 @pytest.mark.parametrize(
     ("start", "words"),
     [
-        (np.zeros(3, np.float32), ["from reset", "return the 2 of (observation, info)"]),
+        (np.zeros(3, np.float32), ["from reset", ": return (observation, info)"]),
         ((np.zeros(2), {}), ["shape (2,)", "from reset"]),
         ((np.zeros(3), None), ["None as its info", "from reset"]),
     ],

@@ -7,6 +7,7 @@ import warnings
 from headrace.actors.sizes import Sizes
 from headrace.actors.weight_sync import SyncRule, sync_rule
 from headrace.algos.common import Hyperparameters
+from headrace.validation import ranges
 
 
 def num_credits(algo: Hyperparameters, sizes: Sizes) -> int:
@@ -41,6 +42,7 @@ def rule_of(
     """Return the weight-sync rule that keeps rollouts within ``oldest`` updates."""
     if oldest is not None:
         oldest = max(1, oldest - algo.max_updates(algo.max_lag) + 1)
+        oldest = min(oldest, int(ranges.VERSIONS.high))
     return sync_rule(weight_sync, kl_threshold, oldest)
 
 

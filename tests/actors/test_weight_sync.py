@@ -322,6 +322,10 @@ def test_a_limit_as_short_as_the_wait_means_every_version(tiny):
     assert adaptive(tiny, 0.1, algo=hr.APPO(max_lag=2)).sync.max_lag is None
 
 
+def test_the_longest_limit_is_valid_without_a_wait(tiny):
+    assert tiny(algo=hr.PPO(), max_policy_lag=2**20).sync.max_lag == 2**20
+
+
 def test_dropped_rollouts_count_their_fetches(tiny, finish):
     shape = {"num_actors": 2, "batch_size": 64, "total_steps": 4000}
     trainer, _ = finish(tiny(algo=hr.APPO(max_lag=3, **WHOLE), max_policy_lag=0, **shape))

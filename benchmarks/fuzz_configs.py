@@ -7,6 +7,7 @@ message called valid. The same seed and number draw the same trial.
 
     python benchmarks/fuzz_configs.py --trials 300
     python benchmarks/fuzz_configs.py --seed 7 --trial 31   repeat one trial
+    python benchmarks/fuzz_configs.py --trials 5000 --construct   check settings without training
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ SLOW = {
 _LIMIT_S = 180.0
 _REJECTED = re.compile(r"headrace: (?:--)?([a-z][\w-]*)[= ]")
 _NEAREST = re.compile(r"\(nearest: ([^ ;,)]+)\)")
-_MOST_TRIES = 9
+_MOST_TRIES = 20
+EXTREMES = (-1.0, -0.5, 0.0, 1e-30, 2.0**20, 2.0**63, 1e30)
 _SKIP = object()
 GOOD = ("trained", "refused", "rejections")
 Run = Callable[[str, str, dict[str, Any], Path], int]
@@ -64,6 +66,8 @@ class Args:
     """Random seed of the trials."""
     trial: int | None = None
     """Repeat only this trial, and print its output."""
+    construct: bool = False
+    """Only construct the settings, with values that may be out of range; train nothing."""
 
 
 def main(args: Args) -> int:
@@ -75,6 +79,8 @@ def main(args: Args) -> int:
         rng = random.Random(f"{args.seed} {number}")
         algorithm, env, settings = drawn(rng)
         run = run_flags if rng.random() < 0.4 and all_plain(settings) else run_keywords
+        if args.construct:
+            settings, run = with_extremes(settings, rng), run_constructor
         kind, output, rejections = trial(algorithm, env, settings, run)
         ends[kind] += 1
         ends["rejections"] += rejections
@@ -98,12 +104,11 @@ def trial(algorithm: str, env: str, settings: dict[str, Any], run: Run) -> tuple
         output += end.output
         if end.problem or end.status == 0:
             return end.problem or "trained", output, rejections
-        name = rejected(end, now)
-        if name in nearest:
+        name, near = rejected(end, now), _NEAREST.search(end.output)
+        if name in nearest and near is not None:  # without it, the setting does not fit others
             return "rejects its nearest value", output, rejections
         if name is None:
             return "refused", output, rejections
-        near = _NEAREST.search(end.output)
         del now[name]
         if near is not None:
             now[name] = value_of(near[1])
@@ -186,8 +191,35 @@ def all_plain(settings: dict[str, Any]) -> bool:
     return all(isinstance(value, bool | int | float | str) for value in settings.values())
 
 
+def with_extremes(settings: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Replace some numbers by values that may be out of range."""
+    changed = dict(settings)
+    for name, value in settings.items():
+        if type(value) in (int, float) and rng.random() < 0.3:
+            extreme = rng.choice(EXTREMES)
+            changed[name] = extreme if isinstance(value, float) else int(extreme)
+    return changed
+
+
+def run_constructor(algorithm: str, env: str, settings: dict[str, Any], folder: Path) -> int:
+    """Construct the settings of a run, and the sizes that follow from them."""
+    return _status(lambda: _check(config_of(algorithm, env, settings, folder)))
+
+
+def _check(config: Config) -> None:
+    config.to_json()
+    if config.is_sized:
+        for name in ("per_learner", "num_credits", "lag_bound", "sync", "num_places"):
+            getattr(config, name)
+
+
 def run_keywords(algorithm: str, env: str, settings: dict[str, Any], folder: Path) -> int:
     """Train through Python; return 2 for a HeadraceError."""
+    return _status(lambda: hr.train(config_of(algorithm, env, settings, folder)))
+
+
+def config_of(algorithm: str, env: str, settings: dict[str, Any], folder: Path) -> Config:
+    """Construct the settings of a run."""
     kind = ALGORITHMS[algorithm]
     of_algorithm = {f.name for f in dataclasses.fields(kind) if f.init}
     of_network = {f.name for f in dataclasses.fields(hr.Network) if f.init}
@@ -195,11 +227,16 @@ def run_keywords(algorithm: str, env: str, settings: dict[str, Any], folder: Pat
     def those(names: set[str]) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name in names}
 
+    algo, network = kind(**those(of_algorithm)), hr.Network(**those(of_network))
     rest = {k: v for k, v in settings.items() if k not in of_algorithm | of_network}
+    where = str(folder / "run")
+    return Config(env=env, algo=algo, network=network, total_steps=600, run_dir=where, **rest)
+
+
+def _status(work: Callable[[], object]) -> int:
+    """Call a function; print the first line of a HeadraceError, and return 2."""
     try:
-        algo, network = kind(**those(of_algorithm)), hr.Network(**those(of_network))
-        where = str(folder / "run")
-        hr.train(env, algo, network=network, total_steps=600, run_dir=where, **rest)
+        work()
     except HeadraceError as error:
         lines = str(error).splitlines()
         print(f"headrace: {lines[0] if lines else ''}")

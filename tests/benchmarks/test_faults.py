@@ -58,11 +58,16 @@ def _refusing(refusals):
     [
         ({}, "trained", 0),
         ({"gamma": {7: "must be at most 1 (nearest: 1.0)"}}, "trained", 1),
-        ({"gamma": {7: "is bad (nearest: 1.0)", 1.0: "is bad"}}, "rejects its nearest value", 1),
+        (
+            {"gamma": {7: "is bad (nearest: 1.0)", 1.0: "is bad (nearest: 0.9)"}},
+            "rejects its nearest value",
+            1,
+        ),
+        ({"gamma": {7: "is bad (nearest: 1.0)", 1.0: "must be None with task"}}, "trained", 2),
         ({"gamma": {7: "is bad"}, "task": {2: "is bad"}}, "trained", 2),
         ({"other": {None: "is bad"}}, "refused", 0),
     ],
-    ids=["good", "nearest", "bad-nearest", "dropped", "not-given"],
+    ids=["good", "nearest", "bad-nearest", "unfit", "dropped", "not-given"],
 )
 def test_trials_follow_error_messages(refusals, end, rejections, benchmark):
     configs = benchmark("fuzz_configs")
@@ -173,3 +178,16 @@ def test_a_damage_that_changes_nothing_is_drawn_again(benchmark, tmp_path):
         path, name = runs.damage(folder, tmp_path, runs.random.Random(seed))
         assert path == folder / "empty"
         assert name not in ("cut", "flip", "swap")
+
+
+def test_settings_are_constructed_without_training(benchmark, tmp_path, capsys):
+    configs = benchmark("fuzz_configs")
+    settings = {"gamma": 0.5, "num_actors": 2, "max_policy_lag": 3}
+    assert configs.run_constructor("ppo", "CartPole-v1", settings, tmp_path) == 0
+    assert configs.run_constructor("ppo", "CartPole-v1", settings | {"gamma": 7.0}, tmp_path) == 2
+    assert capsys.readouterr().out.startswith("headrace: gamma=7.0 must be at most 1")
+    assert not list(tmp_path.iterdir())
+    drawn = [configs.with_extremes(settings, configs.random.Random(n)) for n in range(50)]
+    assert {type(one["gamma"]) for one in drawn} == {float}
+    assert {type(one["num_actors"]) for one in drawn} == {int}
+    assert any(one["num_actors"] == 2**63 for one in drawn)

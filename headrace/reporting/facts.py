@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from headrace.actors.sizes import AUTO
 from headrace.config import Config
+from headrace.doctor.doctor import no_findings
 from headrace.errors import CheckpointError
 from headrace.nn.network import SYMBOLS
 from headrace.processes import safe_files
@@ -80,6 +81,7 @@ def about(run: RunCurves) -> dict[str, Any]:
              "steps": f"{one.env_steps:,}", "earlier": one.earlier}
             for one in findings(run)
         ],
+        "no_warnings": no_findings(run.results, run.settings),
     }  # fmt: skip
 
 

@@ -261,6 +261,9 @@ def test_what_the_doctor_says_is_in_the_report(tmp_path):
     run = write_run(tmp_path / "run")
     assert "No problems found." in Page(write([run]).read_text()).text
     lines = read_jsonl(run / "metrics.jsonl")
+    flat = "\n".join(json.dumps(line | {"charts/episodic_return": 1.0}) for line in lines) + "\n"
+    (run / "metrics.jsonl").write_text(flat)
+    assert "too short to judge whether it learns: " in Page(write([run]).read_text()).text
     text = "\n".join(json.dumps(line | {"losses/approx_kl": 0.4}) for line in lines) + "\n"
     (run / "metrics.jsonl").write_text(text)
     shown = Page(write([run]).read_text()).text

@@ -21,6 +21,8 @@ PACKAGES = (
     "rundir", "spaces", "studies", "trainer", "transport", "zoo",
 )  # fmt: skip
 FRAGMENT = re.compile("(Of|What|Whether|Who|Whose|How|Where|When)\\b")
+BEGINS = re.compile(rf"[\"'][\s\\]*{FRAGMENT.pattern}")
+"""Possible fragments, in docstrings and other strings."""
 FOLDERS = [
     *(ROOT / package for package in PACKAGES),
     *(REPOSITORY / folder for folder in ("headrace_ssa", "examples", "benchmarks", "docs/_site")),
@@ -50,6 +52,8 @@ def dialect(source: str) -> list[str]:
 
 def first_lines(source: str) -> Iterator[tuple[str, str]]:
     """Yield the first docstring line of the module, its classes and its public functions."""
+    if not BEGINS.search(source):
+        return  # most files; parsing is slow
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             text = ast.get_docstring(node)

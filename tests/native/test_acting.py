@@ -178,7 +178,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new"), MUTANTS[::6])
+@pytest.mark.parametrize(("old", "new"), MUTANTS[::13])
 def test_a_changed_formula_is_seen(old, new, tmp_path, monkeypatch):
     check_mutant(old, new, tmp_path, monkeypatch, native_policy, check)
 

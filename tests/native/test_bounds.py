@@ -130,7 +130,7 @@ def test_a_library_of_other_sources_is_left_alone(flag, is_loaded, tmp_path, mon
     output, source = tmp_path / "dense.so", Path(library.__file__).with_name("dense.c")
     flag = flag or f"-DSOURCES={library.built().sources()}LL"
     compiler = sysconfig.get_config_var("CC").split()[0]
-    flags = ["-O1", "-DONE_SET", "-fPIC", "-shared", flag, "-o", output]
+    flags = ["-O0", "-DONE_SET", "-fPIC", "-shared", flag, "-o", output]
     subprocess.run([compiler, *flags, source, "-lm"], check=True)
     spec = SimpleNamespace(origin=str(output))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)

@@ -143,7 +143,7 @@ def check(seed: int) -> None:
         one.close()
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(3))
 def test_gradients_of_random_networks_are_autograds(block):
     for seed in range(20 * block, 20 * block + 20):
         check(seed)
@@ -151,8 +151,8 @@ def test_gradients_of_random_networks_are_autograds(block):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(6))
-def test_gradients_of_600_more_random_networks_are_autograds(block):
-    for seed in range(1000 + 100 * block, 1100 + 100 * block):
+def test_gradients_of_600_random_networks_are_autograds(block):
+    for seed in range(100 * block, 100 * block + 100):
         check(seed)
 
 
@@ -322,12 +322,12 @@ def compiled(folder: Path, old: str, new: str) -> Path:
     path.write_text(texts[path].replace(old, new))
     compiler = sysconfig.get_config_var("CC").split()[0]
     output = folder / "dense.so"
-    flags = ["-O1", "-DONE_SET", "-fPIC", "-shared", "-o", output]
+    flags = ["-O0", "-DONE_SET", "-fPIC", "-shared", "-o", output]  # which compiles fastest
     subprocess.run([compiler, *flags, folder / "dense.c", "-lm"], check=True)
     return output
 
 
-@pytest.mark.parametrize(("old", "new"), MUTANTS[::9])
+@pytest.mark.parametrize(("old", "new"), MUTANTS[::15])
 def test_a_changed_formula_is_seen(old, new, tmp_path, monkeypatch):
     check_mutant(old, new, tmp_path, monkeypatch, native, lambda seed, _: check(seed))
 

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import headrace as hr
 from headrace.nn.policy import Policy
 from headrace.ops import tree
+from tests.tries import few_of
 
 FREE = Box(-np.inf, np.inf, (2,), np.float64)
 INTEGERS = Box(0, 2**62, (2,), np.int64)
@@ -85,7 +86,7 @@ def test_float32_observations_are_not_widened():
     assert policy.torso.numbers(torch.rand(8, 3)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("case", ["float64", "Unix time"])
+@pytest.mark.parametrize("case", few_of(["float64", "Unix time"], ["Unix time"]))
 def test_an_exported_policy_tells_them_apart_too(case, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     space, offset, unit = CASES[case]

@@ -27,7 +27,9 @@ DIALECT = [
     r"\bof (its|one's|their) own\b",
     r"\b(says so|tells of|tell of)\b",
 ]
-PATTERN = re.compile("|".join(DIALECT), re.IGNORECASE)
+PATTERN = re.compile(  # all begin a word, which is searched for once
+    rf"\b(?:{'|'.join(DIALECT)})", re.IGNORECASE
+)
 # Pages also avoid these; in code they may be names of the field (a figure of matplotlib).
 PAGES_ONLY = [r"\bpictures?\b", r"\balike\b", r"\b(said|shown|seen) of\b"]
 PAGES_ONLY += [r"\bfigures?\b(?! [A-Z]?\d)"]  # except numbered figures of papers

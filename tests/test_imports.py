@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -23,10 +24,15 @@ def part_of(file: Path) -> str:
     return inside[0] if inside[0] != "headrace" else inside[1].removesuffix(".py")
 
 
+@functools.cache
+def nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
 def imported(source: str) -> set[str]:
     """Return the parts of headrace that a source imports at the top, in functions or for types."""
     parts = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -69,7 +75,7 @@ def test_modules_do_not_import_each_other():
 def _modules(source: str, known: Container[str]) -> set[str]:
     """Return the known modules that a source imports."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {name if name in known else node.module for name in names}
@@ -87,7 +93,7 @@ def test_the_check_sees_imports_inside_functions_and_under_other_names():
 def ray_modules(source: str) -> set[str]:
     """Return the modules of Ray that a source imports or runs, also in functions."""
     names = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -111,7 +117,7 @@ def test_only_the_ray_package_imports_ray():
 def test_lower_parts_reach_the_ray_package_at_one_place_each():
     seams = set()
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file.read_text()):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "ray_package":
                 seams.add((part_of(file), ast.literal_eval(node.args[0])))
     assert seams == {("actors", "fleet"), ("launch", "learners"), ("trainer", "connection")}

@@ -126,7 +126,7 @@ def tried(kind: type, every: int) -> Counter[str]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_each_field_takes_a_value_or_refuses_it_in_one_sentence(kind):
-    counts = tried(kind, every=2 if kind is Config else 5)
+    counts = tried(kind, every=4 if kind is Config else 5)
     assert counts["sentences"] > counts["accepted"] > 0
 
 
@@ -170,7 +170,7 @@ def combined(count: int) -> Counter[str]:
 
 
 def test_settings_that_contradict_each_other_are_refused_in_one_sentence():
-    counts = combined(150)
+    counts = combined(100)
     told("pairs and triples", counts)
     assert min(counts.values()) > 10
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -24,3 +24,9 @@ def few_of(cases: Sequence[Any], few: Sequence[Any]) -> list[Any]:
     """Return cases of a parametrised test, of which ``make test`` runs only a few."""
     rest = (case if isinstance(case, tuple) else (case,) for case in cases if case not in few)
     return [*few, *(pytest.param(*case, marks=pytest.mark.full) for case in rest)]
+
+
+def few_named(cases: Mapping[str, Any], few: Sequence[str]) -> list[Any]:
+    """Return named cases of a parametrised test, of which ``make test`` runs only a few."""
+    marks = {name: () if name in few else pytest.mark.full for name in cases}
+    return [pytest.param(case, id=name, marks=marks[name]) for name, case in cases.items()]

@@ -107,7 +107,7 @@ def transitions(rollouts: list[Rollout], b: int) -> dict[str, np.ndarray]:
 CUTS = [lambda rng: rng.randint(1, T + 2), lambda rng: 1, lambda rng: rng.choice([2, 6, T])]
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.full) for s in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.full) for s in (1, 2, 3))])
 @pytest.mark.parametrize("steps", CUTS, ids=["anywhere", "each-step", "few-places"])
 def test_cut_anywhere_the_valid_steps_are_those_of_an_uncut_run(steps, seed):
     rng = random.Random(seed)

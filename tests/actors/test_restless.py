@@ -200,7 +200,7 @@ def learnt(monkeypatch):
     return taken
 
 
-SHORT = [("ppo", "in turns"), ("a3c", "at once"), ("impact", "at once"), ("appo", "in turns")]
+SHORT = [("ppo", "in turns"), ("a3c", "at once"), ("impact", "at once")]
 WITH = [
     pytest.param(algo, world, marks=[] if (algo, world) in SHORT else [pytest.mark.full])
     for algo in ALGORITHMS

@@ -167,7 +167,8 @@ def test_a_run_trains_resumes_and_loads(tmp_path, monkeypatch):
     sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 16, "eval_episodes": 0}
     settings = {"transport": "serial", "run_dir": str(tmp_path / "run"), "quiet": True, **sizes}
     network = Network((8,), use_sde=True)
-    hr.train("Pendulum-v1", hr.PPO(), network=network, total_steps=256, **settings)
+    algo = hr.PPO(epochs=2, minibatches=4)
+    hr.train("Pendulum-v1", algo, network=network, total_steps=256, **settings)
     policy = hr.resume(tmp_path / "run", total_steps=512, quiet=True)
     assert policy.log_std.shape == (8, 1)
     assert math.isfinite(float(policy.log_std.detach().sum()))

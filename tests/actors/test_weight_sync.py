@@ -32,6 +32,7 @@ from headrace.transport.slots import Slots
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout
 from tests.distributed.runs import check_together, train
+from tests.tries import few_named
 
 FROZEN = 1e-30  # a learning rate that changes no weight
 FAR = 1e6  # nats: no drift is that large
@@ -121,16 +122,17 @@ ALGOS = {
     "impact": hr.IMPACT(**FAST, buffer_size=2, passes=2),
     "impact-frequency": hr.IMPACT(**FAST, buffer_size=3, passes=2, t_frequency=4),
 }
+FEW = [("impala-replay", "lstm"), ("appo-minibatches", None), ("impact-frequency", None)]
 
 
 @pytest.mark.parametrize(
     ("algo", "core"),
-    [pytest.param(algo, None, id=name) for name, algo in ALGOS.items()]
-    + [
+    [
         pytest.param(
-            algo, "lstm", id=f"{name}-lstm",
-            marks=[] if name in ("impala-replay", "appo-minibatches") else pytest.mark.slow,
+            algo, core, id=name if core is None else f"{name}-{core}",
+            marks=() if (name, core) in FEW else pytest.mark.full,
         )
+        for core in (None, "lstm")
         for name, algo in ALGOS.items()
     ],
 )  # fmt: skip
@@ -293,13 +295,15 @@ def test_a_greater_threshold_means_fewer_fetches(tiny, finish, tmp_path, transpo
 
 @pytest.mark.parametrize(
     "algo",
-    [
-        hr.APPO(max_lag=2, **WHOLE),
-        hr.IMPALA(max_lag=1, **WHOLE),
-        hr.IMPACT(max_lag=1, buffer_size=2, passes=3),
-        hr.IMPACT(max_lag=3, buffer_size=2, passes=2, t_frequency=3),
-    ],
-    ids=["appo", "impala", "impact", "impact-frequency"],
+    few_named(
+        {
+            "appo": hr.APPO(max_lag=2, **WHOLE),
+            "impala": hr.IMPALA(max_lag=1, **WHOLE),
+            "impact": hr.IMPACT(max_lag=1, buffer_size=2, passes=3),
+            "impact-frequency": hr.IMPACT(max_lag=3, buffer_size=2, passes=2, t_frequency=3),
+        },
+        ["appo", "impact-frequency"],
+    ),
 )
 @pytest.mark.parametrize("transport", [pytest.param("serial", marks=pytest.mark.slow), "shm"])
 def test_a_fetch_comes_before_rollouts_are_too_old(tiny, finish, algo, transport):

@@ -51,7 +51,7 @@ def test_the_discrete_identity_is_solved(algo, tmp_path):
     ("algo", "steps"),
     [
         pytest.param(ALGOS["ppo"], 20_000, id="ppo"),
-        pytest.param(ALGOS["a2c"], 60_000, id="a2c"),
+        pytest.param(ALGOS["a2c"], 60_000, id="a2c", marks=pytest.mark.slow),
         pytest.param(ALGOS["appo"], 60_000, id="appo", marks=pytest.mark.slow),
     ],
 )

@@ -109,7 +109,13 @@ def test_a_curve_is_of_training_games_or_of_evaluations_where_a_game_has_lives(l
     ]
 
 
-@pytest.mark.parametrize("why", ["interrupted", "its process ended with exit code 1"])
+@pytest.mark.parametrize(
+    "why",
+    [
+        pytest.param("interrupted", marks=pytest.mark.full),
+        "its process ended with exit code 1",
+    ],
+)
 def test_a_run_that_its_seconds_ended_is_evaluated_all_the_same(why, monkeypatch):
     atari, asked = importlib.import_module("atari"), {}
 

@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import ConfigError
 
 
+@pytest.mark.full
 def test_a_learner_alone_is_measured_by_network_precision_and_batch(monkeypatch, tmp_path, capsys):
     learner = importlib.import_module("learner")
     monkeypatch.setattr(learner, "COLUMNS", 2)

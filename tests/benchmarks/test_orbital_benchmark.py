@@ -179,6 +179,7 @@ def test_a_policy_plays_its_likeliest_actions_or_draws_them(runs, monkeypatch, d
     assert actions.tolist() == [int(deterministic), 0]
 
 
+@pytest.mark.full
 def test_a_video_shows_a_game_of_any_two(orbital, tmp_path, monkeypatch):
     short = functools.partial(orbital.OrbitalDominanceVectorEnv, horizon=3)
     monkeypatch.setattr(orbital, "OrbitalDominanceVectorEnv", short)
@@ -286,6 +287,7 @@ def orbital_games():
 
 
 @pytest.mark.draws
+@pytest.mark.full
 def test_strategies_are_drawn_over_steps(study, tmp_path):
     rows = [
         {"run": run, "steps": steps, "opponent": name, **dict.fromkeys(study.PANELS, steps)}

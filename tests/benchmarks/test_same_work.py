@@ -99,6 +99,7 @@ def test_the_single_file_trains_on_transitions_without_reset_steps():
     ppo.descend(agent, torch.optim.Adam(agent.parameters()), ppo.DISCRETE, batch)
 
 
+@pytest.mark.slow
 def test_the_c_program_learns(study, tmp_path):
     bound = importlib.import_module("ceiling_c")
     if bound.compiler() is None:

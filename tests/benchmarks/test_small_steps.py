@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 
+import pytest
 
+
+@pytest.mark.full
 def test_it_prints_the_fixed_cost_and_the_rates_of_both_ways(monkeypatch, capsys):
     benchmark = importlib.import_module("small_steps")
     monkeypatch.setattr(benchmark, "SIZES", (16, 32))

@@ -15,7 +15,9 @@ from headrace.types import Batch, SingleLearner
 from tests.distributed.data import LR, LSTM, UPDATES, make_learner, parameters, part, stream
 from tests.distributed.threads import ThreadGroup, run_learners
 from tests.distributed.traces import Trace, check_same
+from tests.tries import few_of
 
+FEW_UPDATES = 7  # of recurrent networks; fillers repeat after three
 SIZES = pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 
 
@@ -50,7 +52,7 @@ def train_on_parts(algo: Any, network: Network | None, size: int) -> Trace:
     learner = make_learner(algo, network)
     seeded = [make_learner(algo.per_learner(size), network).state for _ in range(size)]
     batches, trace = stream(core_size=0 if network is None else network.core_size), Trace()
-    for _ in range(UPDATES):
+    for _ in range(UPDATES if network is None else FEW_UPDATES):
         for step in split_by_each(algo, learner, seeded, next(batches)):
             trace.metrics.append(learner.step(step, LR))
         trace.values.append(parameters(learner))
@@ -69,11 +71,7 @@ MINIBATCHES = {
 
 @SIZES
 @pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.slow) if case == "ppo-plain" else case
-        for case in MINIBATCHES
-    ],
+    "case", few_of(list(MINIBATCHES), ["ppo", "ppo-lstm", "appo", "impala-replay"])
 )
 def test_a_step_on_everybodys_minibatch_is_one_on_all_of_them_side_by_side(case, size):
     algo, network = MINIBATCHES[case]
@@ -84,7 +82,7 @@ def test_a_step_on_everybodys_minibatch_is_one_on_all_of_them_side_by_side(case,
             learner = make_learner(own, network, group=group)
         core_size = 0 if network is None else network.core_size
         batches, trace = stream(group.rank, size, core_size=core_size), Trace()
-        for _ in range(UPDATES):
+        for _ in range(UPDATES if network is None else FEW_UPDATES):
             for step in own.batches(learner.policy, lambda: next(batches), learner.state, group):
                 trace.metrics.append(learner.step(step, LR))
             trace.values.append(parameters(learner))

@@ -19,8 +19,10 @@ from headrace.errors import CheckpointError
 from headrace.rundir.files import read_jsonl
 from headrace.types import Batch
 from tests.distributed.runs import ALGOS, STEPS, check_together, train, weights
+from tests.tries import few_named
 
-EVERY = pytest.mark.parametrize("algo", ALGOS.values(), ids=ALGOS)
+FEW = ["impala-replay", "impact"]  # which remember more than weights
+RESUMED = [("ppo", 3), ("impala-replay", 1), ("impala-replay", 3), ("impact", 3)]
 
 
 class Crash(Exception):
@@ -59,8 +61,17 @@ class Loaded:
     num_episodes: int
 
 
-@EVERY
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    ("algo", "size"),
+    [
+        pytest.param(
+            algo, size, id=f"{size}-{name}",
+            marks=() if (name, size) in RESUMED else pytest.mark.full,
+        )
+        for name, algo in ALGOS.items()
+        for size in (1, 3)
+    ],
+)  # fmt: skip
 def test_another_number_of_learners_goes_on_from_a_checkpoint(several, algo, size):
     runs = train(several(2, algo=algo, total_steps=480))
     before, last = runs[0].trainer, runs[0].results[-1]
@@ -107,7 +118,7 @@ def test_memories_that_cannot_be_shared_out_are_refused(several):
         train(again)
 
 
-@EVERY
+@pytest.mark.parametrize("algo", few_named(ALGOS, FEW))
 def test_a_crashed_deterministic_run_ends_with_the_weights_of_one_that_did_not(several, algo):
     shape: dict[str, Any] = {
         "algo": algo, "deterministic": True, "checkpoint_interval": 200,

@@ -9,6 +9,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
+import warm
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
@@ -134,12 +135,9 @@ assert {registered!r} not in gymnasium.registry
 envs = make_vec(pickle.load(open({str(path)!r}, "rb")), 2)
 print(envs.reset(seed=5)[0].tolist(), [envs.step(np.zeros(2, int))[3].any() for _ in range(4)])
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert "[[5.0, 0.0, 0.0, -1.0], [6.0, 0.0, 0.0, -1.0]]" in run.stdout
-    assert "True" in run.stdout  # the time limit of the registration came along
+    output = warm.run(tmp_path, "-c", code)
+    assert "[[5.0, 0.0, 0.0, -1.0], [6.0, 0.0, 0.0, -1.0]]" in output
+    assert "True" in output  # the time limit of the registration came along
 
 
 def test_an_environment_that_a_script_defines_and_registers_travels_by_value(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import warnings
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.envs.make import make_vec
 from headrace.envs.probe import probe
 from headrace.errors import EnvironmentFault
 from headrace.nn.policy import Policy
+from tests.tries import few_of
 
 SPACE = Box(-1, 1, (2,), np.float32)
 SPACES = {
@@ -27,6 +29,8 @@ SPACES = {
     "several": MultiDiscrete([2, 3]),
     "bits": MultiBinary(3),
 }
+ENGINES = ["sync", "threads", "native"]
+FEW = [("sync", "start"), ("sync", "bits"), ("threads", "several"), ("native", "several")]
 FLAT = {
     "one": [1, 0, 0, 1],
     "start": [1, 0, 0, 1],
@@ -162,8 +166,7 @@ def test_the_method_of_single_environments_is_found_in_a_vector_environment_of_t
         assert infos["action_mask"].tolist() == [FLAT["one"]] * 2
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("engine", ["sync", "threads", "native"])
+@pytest.mark.parametrize(("engine", "space"), few_of(list(itertools.product(ENGINES, SPACES)), FEW))
 def test_training_and_evaluation_never_take_a_forbidden_action(tiny, finish, space, engine):
     env = DoorVector if engine == "native" else Door
     how = {"env": env, "engine": engine, "env_kwargs": {"space": space}, "transport": "serial"}

@@ -85,7 +85,7 @@ def test_actions_arrive_in_an_agents_own_space():
 @pytest.mark.parametrize(
     ("env", "kwargs"),
     [
-        (Unlike, {}),
+        pytest.param(Unlike, {}, marks=pytest.mark.full),
         pytest.param(Unlike, {"actions": "boxes"}, marks=pytest.mark.slow),
         (UnlikeTurns, {}),
     ],

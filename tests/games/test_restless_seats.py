@@ -60,7 +60,7 @@ def steps_of(envs: Any, rounds: int) -> list[list[tuple[Entry, int]]]:
     return steps
 
 
-@pytest.mark.parametrize("world", [Restless, RestlessTurns])
+@pytest.mark.parametrize("world", [pytest.param(Restless, marks=pytest.mark.full), RestlessTurns])
 def test_a_learner_sees_each_step_of_its_own_seats_once(world: Any) -> None:
     envs, draw = made(world)
     with contextlib.closing(envs):

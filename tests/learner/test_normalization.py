@@ -121,7 +121,7 @@ def test_without_normalisation_no_discounted_return_travels(tiny):
     assert trainer.batches[0].discounted_return == ()
 
 
-@pytest.mark.parametrize("begins", ["mixed", "black"])
+@pytest.mark.parametrize("begins", ["mixed", pytest.param("black", marks=pytest.mark.full)])
 def test_images_have_the_same_statistics_whether_stacks_are_held_whole_or_as_pictures(
     tiny, begins, tmp_path
 ):

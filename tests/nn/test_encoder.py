@@ -122,8 +122,18 @@ def test_frames_stacked_in_front_of_pictures_become_channels_frame_by_frame():
     assert torch.equal(x[:, 3 * 2 + 1], picture[:, 2, :, :, 1])
 
 
-@pytest.mark.parametrize("conv", CONVOLUTIONS)
-@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    ("conv", "layout"),
+    [
+        *((conv, "channels_first") for conv in CONVOLUTIONS),
+        ("nature", "channels_last"),
+        *(
+            pytest.param(conv, "channels_last", marks=pytest.mark.full)
+            for conv in CONVOLUTIONS
+            if conv != "nature"
+        ),
+    ],
+)
 def test_convolutions_are_given_bytes_as_fractions_and_fractions_as_they_are(conv, layout):
     side = 42
     shape = (4, side, side) if layout == "channels_first" else (side, side, 4)

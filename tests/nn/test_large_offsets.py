@@ -10,7 +10,6 @@ from gymnasium.spaces import Box, Dict, Discrete
 import headrace as hr
 from headrace.nn.policy import Policy
 from headrace.ops import tree
-from tests.tries import few_of
 
 FREE = Box(-np.inf, np.inf, (2,), np.float64)
 INTEGERS = Box(0, 2**62, (2,), np.int64)
@@ -84,17 +83,3 @@ def test_float32_observations_are_not_widened():
     policy = policy_for(space, torch.rand(8, 3))
     assert policy.torso.value_dtype is None
     assert policy.torso.numbers(torch.rand(8, 3)).dtype == torch.float32
-
-
-@pytest.mark.parametrize("case", few_of(["float64", "Unix time"], ["Unix time"]))
-def test_an_exported_policy_tells_them_apart_too(case, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    space, offset, unit = CASES[case]
-    obs, _ = observations(space, offset, unit)
-    policy = policy_for(space, obs)
-    session = onnxruntime.InferenceSession(policy.export_onnx(tmp_path / "policy.onnx"))
-    params = session.run(["params"], {"obs": obs.numpy()})[0]
-    with torch.inference_mode():
-        want, _ = policy.act(obs, torch.ones(64, dtype=torch.bool), ())
-    np.testing.assert_allclose(params, want.numpy(), rtol=1e-4, atol=1e-6)
-    assert len(np.unique(params, axis=0)) == 4

@@ -11,11 +11,14 @@ from gymnasium.vector.utils import batch_space
 from torch import nn
 
 from headrace.errors import ConfigError
+from headrace.nn.activations import ACTIVATIONS, Activation
 from headrace.nn.network import Network
 from headrace.nn.onnx import _PaddedText, _Step, named
 from headrace.nn.policy import Policy
 from headrace.nn.predict import inputs_of
 from headrace.nn.text import TextEncoder
+from tests.nn import test_large_offsets as large_offsets
+from tests.nn import test_unknown_parts as unknown_parts
 from tests.nn.test_recurrent import CORES, make, pattern
 from tests.tries import few_of
 
@@ -150,9 +153,7 @@ CASES = {
 @pytest.mark.parametrize(
     "name",
     [
-        name
-        if name.startswith(("nested obs", "clipped sym"))
-        else pytest.param(name, marks=pytest.mark.slow)
+        name if name.startswith("nested obs") else pytest.param(name, marks=pytest.mark.slow)
         for name in CASES
     ],
 )
@@ -313,3 +314,27 @@ def test_a_step_of_a_core_runs_the_same_as_an_onnx_graph(kind, tmp_path):
         y, state = core.step(x[t].detach(), first[t], state)
         for g, w in zip(got, (y, *state.values()), strict=True):
             torch.testing.assert_close(torch.as_tensor(g), w, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", few_of(["float64", "Unix time"], ["Unix time"]))
+def test_an_exported_policy_tells_large_neighbouring_numbers_apart(case, tmp_path):
+    space, offset, unit = large_offsets.CASES[case]
+    obs, _ = large_offsets.observations(space, offset, unit)
+    policy = large_offsets.policy_for(space, obs)
+    session = session_of(policy.export_onnx(tmp_path / "policy.onnx"))
+    params = session.run(["params"], {"obs": obs.numpy()})[0]
+    with torch.inference_mode():
+        want, _ = policy.act(obs, torch.ones(64, dtype=torch.bool), ())
+    np.testing.assert_allclose(params, want.numpy(), rtol=1e-4, atol=1e-6)
+    assert len(np.unique(params, axis=0)) == 4
+
+
+def test_onnx_has_an_unknown_activation(monkeypatch, tmp_path):
+    monkeypatch.setitem(ACTIVATIONS, "gelu", Activation(nn.GELU))
+    policy = unknown_parts.make(unknown_parts.shaped("gelu"))
+    inputs = torch.randn(4, 5)
+    with policy.frozen_weights():
+        session = session_of(policy.export_onnx(tmp_path / "policy.onnx"))
+    (params,) = session.run(["params"], {"obs": inputs.numpy()})
+    expected = unknown_parts.reference(policy, inputs)
+    torch.testing.assert_close(torch.as_tensor(params), expected)

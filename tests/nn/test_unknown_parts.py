@@ -284,15 +284,6 @@ def test_an_unknown_distribution_is_asked_itself(check):
     check(policy)
 
 
-def test_onnx_has_an_unknown_activation(gelu, tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
-    policy, inputs = make(shaped("gelu")), torch.randn(4, 5)
-    with policy.frozen_weights():
-        session = runtime.InferenceSession(policy.export_onnx(tmp_path / "policy.onnx"))
-    (params,) = session.run(["params"], {"obs": inputs.numpy()})
-    torch.testing.assert_close(torch.as_tensor(params), reference(policy, inputs))
-
-
 IMAGE = Box(0, 255, (4, 44, 44), np.uint8)
 
 

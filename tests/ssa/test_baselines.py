@@ -121,13 +121,13 @@ def test_greedy_does_better_than_waiting_and_than_random_actions():
         "greedy": baselines.greedy(),
     }
     for name, act in players.items():
-        envs = SSAConjunctionVectorEnv(600, n_objects=8, horizon=80)
+        envs = SSAConjunctionVectorEnv(300, n_objects=8, horizon=80)
         obs, infos = envs.reset(seed=0)
-        total, alive = np.zeros(600), np.ones(600, bool)
+        total, alive = np.zeros(300), np.ones(300, bool)
         for _ in range(80):
             obs, reward, terminated, _, infos = envs.step(act(obs, infos["action_mask"]))
             total += reward * alive
             alive &= ~terminated
         returns[name] = total
     better = returns["greedy"] - np.maximum(returns["wait"].mean(), returns["random"].mean())
-    assert better.mean() > 4 * better.std() / 600**0.5
+    assert better.mean() > 4 * better.std() / 300**0.5

@@ -70,7 +70,7 @@ def test_so_are_whole_episodes_as_they_are_drawn_by_default():
 
 @pytest.mark.parametrize(
     "num_envs",
-    [pytest.param(5, id="short"), pytest.param(60, id="a thousand", marks=pytest.mark.full)],
+    [pytest.param(3, id="short"), pytest.param(60, id="a thousand", marks=pytest.mark.full)],
 )
 def test_single_environments_play_the_same_episodes(crowded, num_envs):
     many = SSAConjunctionVectorEnv(num_envs, n_objects=5, horizon=20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 
@@ -16,6 +17,9 @@ import headrace as hr
 from headrace.errors import ConfigError
 from headrace_ssa import OrbitalDominanceVectorEnv
 from headrace_ssa.dominance import parallel_env, players, rules
+from tests.tries import few_of
+
+FEW = [*((name, "blue") for name in players.PLAYERS), ("random", "red"), ("pursuit", "red")]
 
 ID = "headrace_ssa:headrace/OrbitalDominance-v0"
 
@@ -172,8 +176,9 @@ def test_every_id_of_the_package_makes_a_single_environment():
         assert len(env.step(env.action_space.sample())) == 5
 
 
-@pytest.mark.parametrize("side", ["blue", "red"])
-@pytest.mark.parametrize("opponent", list(players.PLAYERS))
+@pytest.mark.parametrize(
+    ("opponent", "side"), few_of(list(itertools.product(players.PLAYERS, ["blue", "red"])), FEW)
+)
 def test_one_player_plays_the_games_of_the_vector_environment(side, opponent):
     rules = {"n": 3, "horizon": 12, "inclination": 51.6}
     env = gymnasium.make(ID, opponent=opponent, side=side, render_mode="rgb_array", **rules)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from rliable import library, metrics
 
 from headrace.studies import plotting, statistics
 
@@ -21,6 +20,8 @@ def drawn(seed=0):
 
 
 def test_figures_are_the_librarys():
+    from rliable import library, metrics  # a second, in one worker instead of all
+
     scores = drawn()
     iqm = statistics.interquartile(scores)
     assert iqm["a"].value[0] == pytest.approx(metrics.aggregate_iqm(scores["a"]))

@@ -57,7 +57,10 @@ class MissionEnv(InstructionEnv):
 @pytest.mark.parametrize(
     ("engine", "transport", "algo"),
     [
-        ("sync", "serial", hr.PPO(learning_rate=5e-3, epochs=2, minibatches=4)),
+        pytest.param(
+            *("sync", "serial", hr.PPO(learning_rate=5e-3, epochs=2, minibatches=4)),
+            marks=pytest.mark.full,
+        ),
         ("threads", "shm", hr.APPO(learning_rate=5e-3, epochs=2, minibatches=2)),
     ],
 )

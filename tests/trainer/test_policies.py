@@ -129,13 +129,13 @@ def test_a_run_isnt_resumed_with_other_agents(tmp_path):
 @pytest.mark.parametrize("env", [Matching, CountingTurns])
 def test_a_resumed_run_ends_with_the_weights_of_one_that_wasnt_interrupted(tmp_path, env):
     how = {**SERIAL, "deterministic": True, "seed": 2, "eval_episodes": 0, "policies": "per-agent"}
-    how |= {"envs_per_actor": 12, "fragment_length": 8, "checkpoint_interval": 300}
+    how |= {"envs_per_actor": 12, "fragment_length": 8, "checkpoint_interval": 200}
     how |= {"network": hr.Network((8,), core="gru", core_size=4)}
     algo = hr.PPO(epochs=2, minibatches=2, normalize_returns=True, lr_schedule="constant")
-    whole = hr.Config(env, algo, run_dir=str(tmp_path / "whole"), total_steps=800, **how)
-    part = replace(whole, run_dir=str(tmp_path / "part"), total_steps=300)
+    whole = hr.Config(env, algo, run_dir=str(tmp_path / "whole"), total_steps=500, **how)
+    part = replace(whole, run_dir=str(tmp_path / "part"), total_steps=200)
     whole, _ = api.run(whole, draw=False), api.run(part, draw=False)
-    part = api.run(api.resume_config(tmp_path / "part", total_steps=800), draw=False)
+    part = api.run(api.resume_config(tmp_path / "part", total_steps=500), draw=False)
     assert same(whole, part)
     states = [checkpoint.load_trainer(checkpoint.find(tmp_path / run)) for run in ("whole", "part")]
     for name, one in states[0]["learner"]["policies"].items():

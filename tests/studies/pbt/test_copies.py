@@ -116,15 +116,15 @@ def test_settings_change_with_the_given_probability_and_factor():
     population = stub.population("x", factor=1.2)
     rng = np.random.default_rng(0)
     ratios = np.array([
-        list(population.perturbed(stub.HYPER, rng).values()) for _ in range(1500)
+        list(population.perturbed(stub.HYPER, rng).values()) for _ in range(500)
     ]) / list(stub.HYPER.values())  # fmt: skip
     logs = np.round(np.log(ratios) / math.log(1.2)).astype(int)
     assert np.allclose(ratios, 1.2**logs)
     assert set(np.unique(logs)) == {-1, 0, 1}
     for column in logs.T:
-        assert 0.30 < (column != 0).mean() < 0.37
-        assert 0.14 < (column == 1).mean() < 0.20
-    assert 0.09 < ((logs[:, 0] != 0) & (logs[:, 1] != 0)).mean() < 0.135  # each by itself
+        assert 0.28 < (column != 0).mean() < 0.39
+        assert 0.12 < (column == 1).mean() < 0.22
+    assert 0.07 < ((logs[:, 0] != 0) & (logs[:, 1] != 0)).mean() < 0.155  # each by itself
 
 
 def test_a_discount_is_changed_in_its_way_to_1_up_and_down_alike():
@@ -149,7 +149,7 @@ def test_settings_that_evolve_never_contradict_each_other():
     sample = ("rho_bar=uniform:0.5,4.0", "c_bar=uniform:0.25,2.0")
     population = stub.population("x", sample=sample, probability=1.0)
     rng = np.random.default_rng(0)
-    for number in range(50):
+    for number in range(25):
         hyper = population.drawn(number)
         for _ in range(5):
             assert hyper["rho_bar"] >= hyper["c_bar"]

@@ -138,7 +138,7 @@ def test_decisions_do_not_depend_on_who_takes_them(tmp_path, undrawn):
 
 
 def test_more_members_than_jobs_take_turns_fairly(tmp_path, undrawn):
-    population = stub.population(str(tmp_path), members=9, jobs=2)
+    population = stub.population(str(tmp_path), members=5, jobs=2)
     order = []
 
     def train(population, member, hyper, until, children):
@@ -147,9 +147,9 @@ def test_more_members_than_jobs_take_turns_fairly(tmp_path, undrawn):
         return stub.train(population, member, hyper, until, children)
 
     run(population, wide_console(), train)
-    assert len(order) == 9 * 10
+    assert len(order) == 5 * 10
     for end in range(len(order)):
-        counts = [order[:end].count(number) for number in range(9)]
+        counts = [order[:end].count(number) for number in range(5)]
         assert max(counts) - min(counts) <= 2
     assert sorted(order[:2]) == [0, 1]  # of two threads either may be the first to say so
 

@@ -48,6 +48,8 @@ def examine(
         action_space: action space of the environment; None if unknown.
     """
     texts = triggered(rows, settings, action_space)
+    if History(rows, settings, action_space).num_continuous == 0:
+        settings = {**settings, "noise_color": 1}  # has no effect on them
     return [
         Finding(rule.name, texts[rule.name], rule.remedy(settings))
         for rule in RULES

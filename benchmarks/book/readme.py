@@ -41,7 +41,7 @@ QUOTES = (
     Quote("lesson", "Straggler problem", "one slow actor slows a synchronous loop",
           "One of eight actors is ten times as slow"),
     Quote("impact", "Fig. 5a", "IMPACT's return is above PPO's at equal time",
-          "IMPACT and PPO after the same time"),
+          "IMPACT and PPO on Pendulum after the same time"),
     Quote("clusterenv", "Abstract",
           "adaptive, with V-trace: less than half of the fetches, equal return",
           "ClusterEnv: adaptive weight fetches"),

@@ -190,7 +190,8 @@ def _targets(form: Form) -> list[dict[str, Any]]:
 
 
 def _continuous(form: Form) -> list[dict[str, Any]]:
-    env, steps = form.pick(("Pendulum-v1", 50_000), ("HalfCheetah-v5", 1_000_000))
+    quick, medium = ("Pendulum-v1", 30_000), ("Pendulum-v1", 50_000)
+    env, steps = form.pick(quick, ("HalfCheetah-v5", 1_000_000), medium)
     variants = (
         "IMPALA", "APPO", "APPO, 10 passes", "R2", "IMPACT", "PPO", "K=1", "K=2", "N=1",
         "N=16, K=20", "IMPALA, 10 passes", "IMPALA, rate / 10", "IMPALA, rate × 10",
@@ -200,7 +201,8 @@ def _continuous(form: Form) -> list[dict[str, Any]]:
 
 
 def _discrete(form: Form) -> list[dict[str, Any]]:
-    env, steps = form.pick(("CartPole-v1", 40_000), ("LunarLander-v3", 1_000_000))
+    quick, medium = ("CartPole-v1", 25_000), ("CartPole-v1", 40_000)
+    env, steps = form.pick(quick, ("LunarLander-v3", 1_000_000), medium)
     variants = (
         *(f"K={passes}" for passes in PASSES),
         "N=1, K=2",

@@ -297,7 +297,7 @@ def test_every_rule_has_its_case_and_its_sentence_a_figure_and_a_setting():
         (found,) = examine(rows(**ill), SETTINGS | settings, Discrete(2))
         assert any(letter.isdigit() for letter in found.text), name
         assert found.mends
-        assert "noise_color" not in found.mends  # of continuous actions
+        assert "noise_color" not in found.mends  # without effect on discrete actions
         assert found.line == f"{found.text}; usually fixed by: {found.mends}"
 
 

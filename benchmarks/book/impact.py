@@ -264,11 +264,10 @@ PAGE = Page(
     "ratio is R1 = π/π′, R2 = π/μ (PPO's) or R3 = min(μ/π′, ρ) · π/μ (IMPACT's). The buffer holds "
     "N batches, each for K passes; target periods count SGD steps. Small tasks have the clipping "
     "of Tables 1 and 2, higher learning rates, no KL penalty, and batches of 256 steps, 16 per "
-    "environment. MuJoCo's tasks have the settings of Table 2, but 1/32 of the batch, fewer steps, "
-    "64 × 64 units, the same learning rate for IMPALA as for the others, and N = 4 (chosen on "
-    "Hopper with another seed; Table 2 has 16). The "
-    "*regulator* is linear-quadratic control with eight actions. *Mean "
-    "return*: over the training curve; *final return*: of the last 100 training episodes; *equal "
-    "time*: when the fastest run ended. *Beyond*: changes that aren't in the paper. The full form "
-    "replaces Pendulum by HalfCheetah, and CartPole by LunarLander.",
+    "environment. MuJoCo's tasks have the settings of Table 2, but 1/32 of the batch, fewer steps "
+    "and 64 × 64 units. IMPALA has the learning rate of the others there, and N is 4, chosen on "
+    "Hopper with another seed (Table 2: 16). The *regulator* is linear-quadratic control with "
+    "eight actions. *Mean return*: over the training curve; *final return*: of the last 100 "
+    "training episodes; *equal time*: when the fastest run ended. *Beyond*: changes that aren't in "
+    "the paper. The full form replaces Pendulum by HalfCheetah, and CartPole by LunarLander.",
 )  # fmt: skip

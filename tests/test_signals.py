@@ -93,6 +93,26 @@ def test_a_process_that_is_forked_during_a_run_can_be_terminated(handled):
     assert code == -signal.SIGTERM
 
 
+def test_runs_that_end_in_another_order_leave_no_handler():
+    def run(stop):
+        with stop_signals(stop):
+            yield
+
+    heard = []
+    outside = signal.signal(signal.SIGTERM, lambda number, frame: heard.append("outside"))
+    try:
+        first, second, third = (run(lambda i=i: heard.append(i)) for i in range(3))
+        for one in (first, second, third):
+            next(one)
+        for one, stops in ((first, 2), (third, 1), (second, "outside")):
+            one.close()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert heard[-1] == stops
+        assert len(heard) == 3
+    finally:
+        signal.signal(signal.SIGTERM, outside)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_that_a_launcher_has_blocked_stop_a_run(number):
     stopped = []

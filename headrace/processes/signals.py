@@ -121,34 +121,47 @@ def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
         return
     handlers = {number: signal.getsignal(number) for number in _STOPS}
     before = {n: gently(x) for n, x in handlers.items() if x is not None and not _stays(n, x)}
-    in_forks = _sigterm_in_forks()
-    in_forks.append(before.get(signal.SIGTERM))
+    levels = _levels()
+    levels.append(before)
     for number in before:
         signal.signal(number, handle)
     try:
         yield before
     finally:
+        _leave(levels, before)
+
+
+def _leave(levels: list[dict[int, Any]], before: dict[int, Any]) -> None:
+    """Restore the handlers ``before`` a block, or let a block inside it restore them.
+
+    A block may end before one that began later, if both are in generators.
+    """
+    places = [i for i, level in enumerate(levels) if level is before]  # none in a fork
+    inner = levels[places[0] + 1 : places[0] + 2] if places else []
+    for level in inner:
+        level.update({number: before[number] for number in level if number in before})
+    if not inner:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if in_forks:  # empty in a fork
-            in_forks.pop()
+    for i in places:
+        del levels[i]
 
 
 @functools.lru_cache(maxsize=1)
-def _sigterm_in_forks() -> list[Any]:
-    """Return the SIGTERM handlers that the blocks of ``_handled`` replaced, outermost first.
+def _levels() -> list[dict[int, Any]]:
+    """Return the handlers that each block of ``_handled`` replaced, outermost first.
 
-    From the first call on, forked processes get the outermost one back. Otherwise
+    From the first call on, forked processes get the outermost SIGTERM handler back. Otherwise
     ``multiprocessing`` could not terminate what an environment forks during a run, and would wait
     for it forever. SIGTERM is blocked during the fork, since Python forgets signals that it has
     caught by then.
     """
-    handlers, masks = list[Any](), list[Any]()
+    levels, masks = list[dict[int, Any]](), list[Any]()
     if not hasattr(os, "register_at_fork"):
-        return handlers
+        return levels
 
     def block() -> None:
-        if handlers:
+        if levels:
             masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
 
     def unblock() -> None:
@@ -156,13 +169,13 @@ def _sigterm_in_forks() -> list[Any]:
             signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
 
     def in_child() -> None:
-        if handlers and handlers[0] is not None:
-            signal.signal(signal.SIGTERM, handlers[0])
-        handlers.clear()
+        if levels and levels[0].get(signal.SIGTERM) is not None:
+            signal.signal(signal.SIGTERM, levels[0][signal.SIGTERM])
+        levels.clear()
         unblock()
 
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
-    return handlers
+    return levels
 
 
 def _stays(number: int, handler: Any) -> bool:

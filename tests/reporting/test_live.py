@@ -12,7 +12,9 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -208,7 +210,7 @@ def test_a_browser_opens_a_file_of_its_owner_and_none_is_missed(
 
     monkeypatch.setattr(reports, "has_display", lambda: display)
     monkeypatch.setattr("webbrowser.open", browse)
-    monkeypatch.setattr(reports.time, "sleep", stop)
+    monkeypatch.setattr(reports, "time", SimpleNamespace(sleep=stop, monotonic=time.monotonic))
     assert main(["watch", str(write_run(tmp_path / "run")), *flags]) == 0
     told = capsys.readouterr().out
     assert ("http://127.0.0.1:" in told) == (shown != "terminal")

@@ -19,12 +19,12 @@ class Finding(NamedTuple):
 
     name: str  # name of the rule
     text: str  # sentence with the metrics behind it
-    mends: str  # setting that usually fixes it
+    remedy: str  # what usually fixes it
 
     @property
     def line(self) -> str:
         """Text and remedy."""
-        return f"{self.text}; usually fixed by: {self.mends}"
+        return f"{self.text}; usually fixed by: {self.remedy}"
 
 
 def triggered(
@@ -33,7 +33,10 @@ def triggered(
     """Return the sentences of all rules that apply, including symptoms; see :func:`examine`."""
     if len(rows) < FEWEST_ROWS:
         return {}
-    history = History(rows, settings, action_space)
+    return _triggered(History(rows, settings, action_space))
+
+
+def _triggered(history: History) -> dict[str, str]:
     return {rule.name: text for rule in RULES if (text := rule.check(history)) is not None}
 
 
@@ -47,11 +50,12 @@ def examine(
         settings: settings by name, including those of algorithm and network.
         action_space: action space of the environment; None if unknown.
     """
-    texts = triggered(rows, settings, action_space)
-    if History(rows, settings, action_space).num_continuous == 0:
-        settings = {**settings, "noise_color": 1}  # has no effect on them
+    if len(rows) < FEWEST_ROWS:
+        return []
+    history = History(rows, settings, action_space)
+    texts, continuous = _triggered(history), history.num_continuous != 0
     return [
-        Finding(rule.name, texts[rule.name], rule.remedy(settings))
+        Finding(rule.name, texts[rule.name], rule.remedy(settings, continuous))
         for rule in RULES
         if rule.name in texts and not texts.keys() & set(rule.explained_by)
     ]

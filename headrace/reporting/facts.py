@@ -77,7 +77,7 @@ def about(run: RunCurves) -> dict[str, Any]:
         "line": plan.get("line", ""),
         "spent": [(word, f"{s:,.1f} s", s / total) for word, s in shares],
         "warnings": [
-            {"name": one.finding.name, "text": one.finding.text, "mends": one.finding.mends,
+            {"name": one.finding.name, "text": one.finding.text, "remedy": one.finding.remedy,
              "steps": f"{one.env_steps:,}", "earlier": one.earlier}
             for one in findings(run)
         ],

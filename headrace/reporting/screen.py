@@ -29,7 +29,7 @@ def screen(run: RunCurves) -> RenderableType:
             latest = f"{line.y[-1]:,.4g} {panel.unit}"
             table.add_row(Text(panel.title, style="bold"), Text(small(line.y)), Text(latest))
     warned = [
-        Text(f"{_finding_text(one)}; usually fixed by: {one['mends']}", style="yellow")
+        Text(f"{_finding_text(one)}; usually fixed by: {one['remedy']}", style="yellow")
         for one in overview["warnings"]
     ]
     title = Text(f"{overview['name']}: {overview['what']} ({overview['state']})")

@@ -103,7 +103,7 @@ def test_odd_warnings_keep_no_run_from_going_on(tmp_path):
 
 def test_what_the_whole_course_shows_no_more_is_earlier(tmp_path, capsys):
     run = write_run(tmp_path / "run")
-    was = {"env_steps": 10_000, "name": "kl-high", "text": "the policy moved", "mends": "rest"}
+    was = {"env_steps": 10_000, "name": "kl-high", "text": "the policy moved", "remedy": "rest"}
     append_jsonl(run / "warnings.jsonl", [was])
     (one,) = findings(read_run(run))
     assert (one.finding.name, one.earlier) == ("kl-high", True)

@@ -141,7 +141,7 @@ def test_each_finding_is_told_once_written_and_in_the_summary(ill):
     lines = [json.loads(line) for line in (folder / "warnings.jsonl").read_text().splitlines()]
     assert len({line["name"] for line in lines}) == len(lines) == len(spoken)
     for line, text in zip(lines, spoken, strict=True):
-        assert text == f"doctor: {line['text']}; usually fixed by: {line['mends']}"
+        assert text == f"doctor: {line['text']}; usually fixed by: {line['remedy']}"
     summary = json.loads((folder / "summary.json").read_text())
     assert [one["name"] for one in summary["warnings"]] == [line["name"] for line in lines]
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["env_steps"]

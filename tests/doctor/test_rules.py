@@ -296,18 +296,21 @@ def test_every_rule_has_its_case_and_its_sentence_a_figure_and_a_setting():
     for name, (ill, _, settings) in CASES.items():
         (found,) = examine(rows(**ill), SETTINGS | settings, Discrete(2))
         assert any(letter.isdigit() for letter in found.text), name
-        assert found.mends
-        assert "noise_color" not in found.mends  # without effect on discrete actions
-        assert found.line == f"{found.text}; usually fixed by: {found.mends}"
+        assert found.remedy
+        assert "noise_color" not in found.remedy  # without effect on discrete actions
+        assert found.line == f"{found.text}; usually fixed by: {found.remedy}"
 
 
 def test_a_remedy_leaves_out_settings_that_are_set():
     (rule,) = [rule for rule in rules.RULES if rule.name == "value-blind"]
-    assert rule.remedy({}) == rule.mends == "value_coef, normalize_values=True, or a smaller gamma"
+    assert rule.remedy({}) == "value_coef, normalize_values=True, or a smaller gamma"
     assert rule.remedy({"normalize_values": True}) == "value_coef, or a smaller gamma"
+    (rule,) = [rule for rule in rules.RULES if rule.name == "flat"]
+    assert "noise_color=1" in rule.remedy({})
+    assert "noise_color" not in rule.remedy({}, continuous=False)
     (rule,) = [rule for rule in rules.RULES if rule.name == "means-outside"]
     assert rule.remedy({"bounds_coef": 0.01}) == "squash_actions=True"
-    assert rule.remedy({"bounds_coef": 0.01, "squash_actions": True}) == rule.mends
+    assert rule.remedy({"bounds_coef": 0.01, "squash_actions": True}) == rule.remedy({})
 
 
 def test_symptoms_are_left_out_where_their_cause_is_found():

@@ -153,7 +153,7 @@ def test_what_a_run_is_called_or_holds_is_text(tmp_path):
     described["action_space"]["type"] = "Discrete"
     (folder / "config.json").write_text(json.dumps(described))
     (folder / "machine.json").write_text(json.dumps({"machine": {HOSTILE: HOSTILE}}))
-    told = {"env_steps": 9, "name": HOSTILE, "text": HOSTILE, "mends": HOSTILE}
+    told = {"env_steps": 9, "name": HOSTILE, "text": HOSTILE, "remedy": HOSTILE}
     (folder / "warnings.jsonl").write_text(json.dumps(told) + "\n")
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     lines = [json.dumps({**json.loads(x), f"tasks/{HOSTILE}/episodic_return": 1.0}) for x in lines]

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 
@@ -28,17 +28,13 @@ from headrace.envs import changes
 from headrace.envs.changes import EnvChange
 from headrace.envs.names import Registry
 from headrace.errors import (
-    CheckpointError,
     ConfigError,
-    EnvironmentFault,
-    EnvironmentLost,
-    HeadraceError,
     LearnerFailed,
-    NonFinite,
     OthersLost,
 )
 from headrace.evaluating.evaluator import Evaluator
 from headrace.evaluating.run_end import finish
+from headrace.launch.learners import Learners, LearnerState, cause, lost_ranks
 from headrace.launch.local import LocalLearners
 from headrace.nn.policy import Policy
 from headrace.processes import library_defaults, stop_signals
@@ -55,48 +51,6 @@ from headrace.validation.fields import checked
 
 _GRACE_S = 2.0  # time for other learners' reports after the first failure
 _SAVING_S = 30.0  # time for the other learners to notice the failure and save
-# A restart would fail in the same way, except after an EnvironmentLost.
-_FATAL = (ConfigError, CheckpointError, NonFinite, EnvironmentFault)
-
-
-class Learners(Protocol):
-    """Processes of one generation of learners, each running :func:`learn`."""
-
-    def receive(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
-        """Return (rank, message) pairs, or wait for the first; ``gone`` if a process has exited.
-
-        Raises:
-            HeadraceError: neither these nor new learners can run.
-        """
-
-    def send(self, rank: int, command: str, *arguments: Any) -> None:
-        """Call a method of a learner's trainer, unless the learner has exited."""
-
-    def name(self, rank: int) -> str:
-        """Return ``learner 1``, and its location unless that is this machine."""
-
-    def how_ended(self, rank: int) -> str:
-        """Describe how a process ended."""
-
-    def pids(self) -> list[int]:
-        """Return the process ids by rank, each on its machine."""
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for the exit of learners that are done, up to ``timeout_s`` for each."""
-
-    def close(self) -> None:
-        """Kill the processes, and their actors with them; safe to call twice."""
-
-
-@dataclasses.dataclass
-class _Learner:
-    """State of one learner as known from its messages."""
-
-    last_message: float  # time of its last message
-    done: bool = False
-    gone: bool = False
-    failure: HeadraceError | None = None
-    traceback: str = ""
 
 
 class LearnerGroup:
@@ -138,7 +92,7 @@ class LearnerGroup:
         self.interrupted = self._stopped = False
         self._begun = False  # this generation has made an update
         self._env_steps = 0  # of the latest result
-        self._learners: list[_Learner] = []
+        self._learners: list[LearnerState] = []
         self._living: list[Learners] = []  # at most one
         self._listened = 0.0  # time of the last receive
         self._summary: dict[str, Any] = {}
@@ -311,7 +265,7 @@ class LearnerGroup:
             for change in self._changes:  # learners skip those in the checkpoint
                 learners.send(0, "change_envs", change)
             now = time.monotonic()
-            self._learners = [_Learner(now) for _ in range(self.config.num_learners)]
+            self._learners = [LearnerState(now) for _ in range(self.config.num_learners)]
             if self._stopped:
                 self.stop()
             while not all(one.done for one in self._learners):
@@ -350,7 +304,7 @@ class LearnerGroup:
     def _check(self, learners: Learners) -> Iterator[Result]:
         """Raise the cause if a learner failed, after a grace period for all reports."""
         start = reported_at = time.monotonic()
-        while lost := self._lost():
+        while lost := lost_ranks(self._learners, self._listened, self.config.learner_timeout_s):
             num_at_work = sum(not one.done for one in self._learners)
             now, limit = time.monotonic(), start + _GRACE_S
             if not any(isinstance(one.failure, OthersLost) for one in self._learners):
@@ -358,38 +312,8 @@ class LearnerGroup:
             if self._begun:
                 limit = min(start + _SAVING_S, reported_at + _GRACE_S)
             if len(lost) == num_at_work or now >= limit:
-                raise self._cause(learners, lost)
+                raise cause(self._learners, learners, lost, self.config.learner_timeout_s)
             yield from self._listen(learners, 0.1)
-
-    def _lost(self) -> list[int]:
-        """Return the ranks that failed, exited, or have been silent for too long."""
-        limit = self.config.learner_timeout_s
-        ranks = []
-        for rank, one in enumerate(self._learners):
-            gone = one.gone or self._listened - one.last_message > limit
-            if not one.done and (gone or one.failure is not None):
-                ranks.append(rank)
-        return ranks
-
-    def _cause(self, learners: Learners, lost: list[int]) -> HeadraceError:
-        """Return the failure that most likely caused the others."""
-        failures = [one.failure for one in self._learners if one.failure is not None]
-        for rank, one in enumerate(self._learners):
-            if isinstance(one.failure, _FATAL) and not isinstance(one.failure, EnvironmentLost):
-                here = f"{learners.name(rank)}: " if rank else ""
-                return type(one.failure)(f"{here}{one.failure}")
-        for rank, one in enumerate(self._learners):
-            if one.failure is not None and not isinstance(one.failure, OthersLost):
-                trace = f"\n\nIts traceback:\n{one.traceback.rstrip()}"
-                return LearnerFailed(f"{learners.name(rank)} failed: {one.failure}{trace}")
-        for rank, one in enumerate(self._learners):
-            if one.gone and not one.done and one.failure is None:
-                return LearnerFailed(f"{learners.name(rank)} {learners.how_ended(rank)}")
-        for rank in lost:
-            if self._learners[rank].failure is None:
-                limit = f"{self.config.learner_timeout_s:g} s (learner_timeout_s)"
-                return LearnerFailed(f"{learners.name(rank)} was silent for {limit}")
-        return failures[0]
 
 
 def _end(living: list[Learners]) -> None:

@@ -60,6 +60,7 @@ COLUMNS = (
     "lstm",
     "hidden",
     "learning_rate",
+    "max_lag",
     "task",
     "mean",
     "std",
@@ -77,6 +78,8 @@ class Args:
     """Algorithm, with default settings except for the following."""
     learning_rate: float | None = None
     """Learning rate of experts and agents; None: the algorithm's default."""
+    max_lag: int = 1
+    """Greatest lag of new rollouts, in updates."""
     conv: Literal["auto", "nature", "impala_shallow", "impala_deep"] = "auto"
     """Convolutional network for images."""
     lstm: int = 0
@@ -105,6 +108,7 @@ def cases_of(args: Args) -> list[Case]:
     settings = {"task_steps": args.task_steps, "envs": args.envs, "tasks": ",".join(tasks)}
     settings |= {"algo": args.algo, "conv": args.conv, "lstm": args.lstm}
     settings |= {"hidden": "-".join(map(str, args.hidden)), "learning_rate": args.learning_rate}
+    settings |= {"max_lag": args.max_lag}
     whos = [f"{EXPERT} {task}" for task in tasks] + list(args.agents)
     return grid(settings, who=whos, seed=range(args.first_seed, args.first_seed + args.seeds))
 
@@ -112,8 +116,9 @@ def cases_of(args: Args) -> list[Case]:
 def config_of(args: Args, who: str, seed: int) -> hr.Config:
     """Return the settings of an expert or agent."""
     tasks = named_in(args.tasks) if who in AGENTS else (who.removeprefix(f"{EXPERT} "),)
-    rate = {} if args.learning_rate is None else {"learning_rate": args.learning_rate}
-    algo = hr.APPO(**rate) if args.algo == "appo" else hr.IMPALA(**rate)
+    own: dict[str, Any] = {"max_lag": args.max_lag}
+    own |= {} if args.learning_rate is None else {"learning_rate": args.learning_rate}
+    algo = hr.APPO(**own) if args.algo == "appo" else hr.IMPALA(**own)
     core = {"core": "lstm", "core_size": args.lstm} if args.lstm else {}
     name = "".join(c if c.isalnum() else "-" for c in f"{who}-{seed}")
     which = dict.fromkeys(("output", "seeds", "first_seed", "agents"))

@@ -30,7 +30,8 @@ from headrace.studies.machine import head, show, wide_console, write_csv
 from headrace.studies.plotting import picture
 from headrace.studies.run_table import Case, Study, grid
 
-SETTINGS = ("algo", "recipe", "target_return", "eval_interval", "eval_episodes")
+SIZES = ("num_actors", "envs_per_actor", "fragment_length", "max_lag")
+SETTINGS = ("algo", "recipe", "target_return", "eval_interval", "eval_episodes", *SIZES)
 RESULTS = ("reached", "env_steps", "updates", "pulls", "megabytes", "kl", "lag_mean", "sps")
 COLUMNS = ("rule", "seed", *SETTINGS, *RESULTS)
 
@@ -53,6 +54,14 @@ class Args:
     """Environment steps between evaluations."""
     eval_episodes: int = 10
     """Episodes of an evaluation."""
+    num_actors: int = 2
+    """Actors, each of which fetches weights."""
+    envs_per_actor: int = 8
+    """Environments of an actor."""
+    fragment_length: int = 64
+    """Steps of an environment per rollout."""
+    max_lag: int = 1
+    """Greatest lag of new rollouts in updates, if weights are fetched at every update."""
     limit_s: float = 120.0
     """Time limit of a run in seconds. Longer runs count as missed."""
     output: Path = Path("runs/benchmarks/weight_sync")

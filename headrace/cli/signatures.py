@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.cli.reports import doctor, report, watch
 from headrace.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from headrace.evaluation import Evaluation
+    from headrace.nn.multi_policy import AnyPolicy
 
 __all__ = ["doctor", "evaluate", "league", "play", "plot", "references", "report", "score", "watch"]
 
@@ -51,7 +52,6 @@ def evaluate(
     from headrace.envs.names import Tasks
     from headrace.envs.probe import probe
     from headrace.rundir import checkpoint, resolve_imports
-    from headrace.rundir.video import record_video
 
     folder = checkpoint.find(run_dir, which)
     values = checkpoint.read_config(folder)
@@ -86,9 +86,16 @@ def evaluate(
     else:
         print("\n".join(_lines_of(result)))
     how = seed, kwargs, config["engine"], deterministic, limits
+    _record(policy, films, str(video), how)
+
+
+def _record(policy: AnyPolicy, films: Mapping[str, Any], folder: str, how: tuple[Any, ...]) -> None:
+    """Record an episode of each environment; ``how`` are further arguments of record_video."""
+    from headrace.rundir.video import record_video
+
     for name, one in films.items():
         try:
-            path = record_video(policy, one, Path(str(video), name.replace("/", "-")), *how)
+            path = record_video(policy, one, Path(folder, name.replace("/", "-")), *how)
         except ConfigError as error:
             if len(films) == 1:
                 raise

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import register
 
 LENGTH, PUSH, LIMIT = 50, 0.2, 2.0
 
@@ -44,6 +45,9 @@ class Regulator(gymnasium.Env):
         self._time += 1
         cost = np.mean(np.square(self._place) + 0.1 * np.square(self._speed))
         return self._seen(), -float(cost), False, self._time == LENGTH, {}
+
+
+register("Regulator-v0", Regulator, kwargs={"forces": 2})
 
 
 class Simulator(gymnasium.Wrapper):

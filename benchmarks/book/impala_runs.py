@@ -20,6 +20,7 @@ import numpy as np
 import pbt
 import torch
 from learning_tasks import TASKS as ALL_TASKS
+from learning_tasks import Task
 
 import headrace as hr
 from book import impala_theory
@@ -28,8 +29,13 @@ from book.training import trained
 from headrace.learner.hogwild import ActorLearner
 from headrace.types import METRICS_BYTES, Rollout
 
+SATELLITE = "headrace_ssa:headrace/SimpleSatellite-v0"
+REGULATOR = "book.impact_envs:Regulator-v0"
 SCALES = {task.env_id: task for task in ALL_TASKS.values()}
+SCALES[SATELLITE] = Task(SATELLITE, 100_000, 20, 38.2, 134.0)  # to the mean optimal return
+SCALES[REGULATOR] = Task(REGULATOR, 100_000, 20, -103.0, -0.9)  # to the best linear controller
 TASKS = {"CartPole-v1": 0.1, "Acrobot-v1": 0.1, "LunarLander-v3": 0.05}  # scales of rewards
+CORRECTED = TASKS | {SATELLITE: 0.1, REGULATOR: 1.0}
 NUM_ENVS, NUM_ACTORS = 16, 4
 IMPALA_LAG = 1  # updates, about as measured with 2 to 4 actors
 HIDDEN = hr.Network((64, 64))
@@ -147,7 +153,7 @@ def correction_config(case: Case, variant: str, replay: float) -> Config:
     """Return the settings of a variant: a correction, ``rho_bar=…`` or ``q=v``."""
     own = {k: case[k] for k in DRAWN if k in case}
     args = corrections.Args(
-        env_id=case["task"], total_steps=case["steps"], reward_scale=TASKS[case["task"]]
+        env_id=case["task"], total_steps=case["steps"], reward_scale=CORRECTED[case["task"]]
     )
     correction = variant if variant in METHODS else "vtrace"
     full = {name: getattr(args, name) for name in corrections.SETTINGS}
@@ -173,7 +179,7 @@ def _corrections_cases(form: Form) -> list[dict[str, Any]]:
         {"task": task, "steps": steps, "replay": replay, **drawn(seed), "seed": seed}
         for seed in form.seeds(medium=6, full=24)
         for replay in (0.0, 0.5)
-        for task in TASKS
+        for task in CORRECTED
     ]
 
 
@@ -235,7 +241,7 @@ def _pbt_cases(form: Form) -> list[dict[str, Any]]:
     sizes["turn_steps"] = form.pick(quick=3840, full=2560)
     return [
         {"arm": arm, **sizes, "seed": seed}
-        for seed in form.seeds(medium=3, full=5)
+        for seed in form.seeds(medium=5, full=5)
         for arm in pbt.ARMS
     ]
 

@@ -23,7 +23,7 @@ import torch
 
 import headrace
 from headrace import zoo
-from headrace.rundir import checkpoint, folders
+from headrace.rundir import checkpoint, checkpoint_writer, folders
 from headrace.rundir.atomic_files import json_text
 from headrace.studies.machine import markdown
 
@@ -81,7 +81,7 @@ def keep(name: str, run: Path, to: Path) -> None:
     config = values["config"]
     config |= {"run_dir": None, "engine": "auto"}  # engines differ between machines
     policy = checkpoint.load_policy(checkpoint.find(run), trusted=True)
-    files = checkpoint.policy_files(values, policy)
+    files = checkpoint_writer.policy_files(values, policy)
     made = folders.write(to, "best_0", files)
     (made / "report.json").write_text(json_text(report(name, run)), encoding="utf-8")
     size = sum(file.stat().st_size for file in made.iterdir())

@@ -30,7 +30,7 @@ from headrace.nn.policy import Policy
 from headrace.processes import global_generators_kept, library_defaults
 from headrace.processes.output import output_best_effort
 from headrace.recipes import for_tasks
-from headrace.rundir import checkpoint, resolve_imports
+from headrace.rundir import checkpoint, checkpoint_writer, resolve_imports
 from headrace.rundir.config_file import check_resumed, from_json, replaced
 from headrace.rundir.config_keywords import Settings
 from headrace.rundir.finished import check_steps, nothing_left
@@ -261,7 +261,7 @@ def run(
         policy = trainer.policy.to("cpu")
         policy.compute_in("float32")  # like load()
         if leads and checkpoint.exists(trainer.run_dir):
-            checkpoint.make_savable(policy, checkpoint.read_config(trainer.run_dir))
+            checkpoint_writer.make_savable(policy, checkpoint.read_config(trainer.run_dir))
         if leads:
             report.end(trainer.run_dir, summary)
         if leads and summary.get("interrupted"):

@@ -15,7 +15,7 @@ import gymnasium
 import torch
 
 import headrace as hr
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.rundir.atomic_files import write_json
 from headrace.rundir.config_file import replaced
 from headrace.rundir.lock import Lock
@@ -64,7 +64,7 @@ def train(population, member, hyper, until, children):
     run_dir.mkdir(parents=True, exist_ok=True)
     lock = Lock(run_dir)
     description = {
-        "format": checkpoint.FORMAT, "config": config.to_json(), "signature": None,
+        "format": checkpoint_writer.FORMAT, "config": config.to_json(), "signature": None,
         "observation_space": space_to_json(SPACES[0]), "action_space": space_to_json(SPACES[1]),
         "info_mask": False,
     }  # fmt: skip
@@ -90,8 +90,8 @@ def train(population, member, hyper, until, children):
         with torch.no_grad():
             for weight in policy.parameters():
                 weight.fill_(shade(state["learner"]["marks"]))
-        checkpoint.save(run_dir, description, policy, state)
-        checkpoint.rotate(run_dir, 1)
+        checkpoint_writer.save(run_dir, description, policy, state)
+        checkpoint_writer.rotate(run_dir, 1)
     mean = {"mean": score(number, until)}
     write_json(run_dir / "summary.json", {"env_steps": state["env_steps"], "evaluation": mean})
     lock.release()

@@ -17,7 +17,7 @@ import headrace as hr
 import headrace.trainer.trainer
 from headrace.errors import CheckpointError, ConfigError
 from headrace.nn.policy import Policy
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 
 
 class SequenceEnv(gymnasium.Env):
@@ -248,7 +248,7 @@ def test_a_recurrent_policy_of_an_older_version_is_said_to_be_that(tmp_path):
     older, newer = (Policy(Box(-1, 1, (2,)), Discrete(2), network) for _ in range(2))
     assert older.torso.join is None
     older.torso.join = torch.nn.Sequential(torch.nn.Linear(5, 5))  # as it was before the core
-    folder = checkpoint.save_policy(tmp_path, {}, older, 1)
+    folder = checkpoint_writer.save_policy(tmp_path, {}, older, 1)
     with pytest.raises(CheckpointError) as error:
         checkpoint.load_weights(folder, newer)
     one_sentence(error.value, folder, "older version", "before the core", "train it again")

@@ -16,7 +16,7 @@ from headrace.errors import CheckpointError, ConfigError, HeadraceError
 from headrace.integrations import needed
 from headrace.nn.policy import Policy
 from headrace.processes import safe_files
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.rundir.atomic_files import json_text
 
 FILES = ("config.json", "policy.safetensors", "SHA256SUMS")
@@ -98,7 +98,7 @@ def save(
     summary = pathless(safe_files.read_json(run_dir / "summary.json"))
     api = hub.HfApi(endpoint=endpoint, token=token)
     with tempfile.TemporaryDirectory() as name:
-        kept = checkpoint.save_policy(Path(name), values, policy, int(summary["env_steps"]))
+        kept = checkpoint_writer.save_policy(Path(name), values, policy, int(summary["env_steps"]))
         (kept / "summary.json").write_text(json_text(summary), encoding="utf-8")
         (kept / "README.md").write_text(card(repo_id, values["config"], summary), encoding="utf-8")
         with _one_sentence(f"{run_dir} can't be saved as {repo_id} on the Hub"):

@@ -15,7 +15,13 @@ from headrace.games.league_folder import GAME, Snapshot, snapshots
 from headrace.games.opponent_sampling import SeatAssignment
 from headrace.games.win_rates import WinRates
 from headrace.nn.policy import Policy
-from headrace.rundir import checkpoint, exploited_opponent, league_identity, league_writer
+from headrace.rundir import (
+    checkpoint,
+    checkpoint_writer,
+    exploited_opponent,
+    league_identity,
+    league_writer,
+)
 from headrace.rundir.atomic_files import TolerantWriter
 from headrace.rundir.run_progress import Progress
 from headrace.spaces.json import space_to_json
@@ -217,7 +223,9 @@ class LeagueRun:
         step = self._progress.env_steps
         parents = [self._newest] if self._newest else []
         about = {"run": self._run, "step": step, "parents": parents}
-        files = checkpoint.policy_files(self._description | {"snapshot": about}, self._policy)
+        files = checkpoint_writer.policy_files(
+            self._description | {"snapshot": about}, self._policy
+        )
         self._newest = league_writer.add(self._folder, self._run, step, files, self._branch).name
         self._latest = step
 

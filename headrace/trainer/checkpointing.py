@@ -18,7 +18,7 @@ from headrace.errors import CheckpointError, LearnerFailed, NonFinite, OthersLos
 from headrace.learner.multi_policy_learner import AnyLearner
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
 from headrace.processes import signals_held
-from headrace.rundir import checkpoint, checksums, directories, import_allowlist
+from headrace.rundir import checkpoint, checkpoint_writer, checksums, directories, import_allowlist
 from headrace.rundir.atomic_files import FOREIGN, TolerantWriter, checkpoint_errors, write_json
 from headrace.rundir.episodes import Episodes, check_episodes, mean_return
 from headrace.rundir.league_run import LeagueRun
@@ -79,7 +79,7 @@ class Checkpointer:
         self._path = run_dir
         self._disk, self._notify = TolerantWriter(notify), notify
         self.description: dict[str, Any] = {
-            "format": checkpoint.FORMAT,
+            "format": checkpoint_writer.FORMAT,
             "observation_space": space_to_json(probe.observation_space),
             "action_space": space_to_json(probe.action_space),
             "info_mask": probe.info_mask,
@@ -220,14 +220,16 @@ class Checkpointer:
             progress.best_return = mean  # only rank 0 needs it
         try:
             state = progress.state_dict() | more
-            path = checkpoint.save(self._run_dir, self.description, self._saved.policy, state)
+            path = checkpoint_writer.save(
+                self._run_dir, self.description, self._saved.policy, state
+            )
             if improved and not self._config.evaluates_while_training:
-                checkpoint.point("best", path)
+                checkpoint_writer.point("best", path)
         except CheckpointError:
             progress.best_return = before
             raise
         self.written, self._path = progress.updates, path
-        rotate = lambda: checkpoint.rotate(self._run_dir, self._config.keep_checkpoints)  # noqa: E731
+        rotate = lambda: checkpoint_writer.rotate(self._run_dir, self._config.keep_checkpoints)  # noqa: E731
         self._disk.attempt("deleting old checkpoints", rotate)
 
     def _write_final(self, more: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ from headrace.processes import (
     torch_threads,
 )
 from headrace.processes.output import output_best_effort, print_line
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint_writer
 from headrace.rundir.league_run import member
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.rundir.result import Result
@@ -473,7 +473,7 @@ class Trainer:
         saved = self._archive.save(final=True)
         if path is None:
             return saved
-        return checkpoint.export(self._archive.description, self.policy, Path(path))
+        return checkpoint_writer.export(self._archive.description, self.policy, Path(path))
 
     def finish(self, draw: bool = True) -> dict[str, Any]:
         """Evaluate, write ``summary.json`` and, to draw, ``curve.png`` and ``report.html``, once.

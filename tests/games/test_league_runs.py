@@ -166,11 +166,11 @@ def test_an_exploiter_learns_against_one_policy_and_beats_it(tmp_path: Path) -> 
     with torch.no_grad():
         policy.policy_head.bias[:] = torch.tensor([0.0, 3.0])
     biased = tmp_path / "biased"
-    from headrace.rundir import checkpoint
+    from headrace.rundir import checkpoint, checkpoint_writer
 
     values = checkpoint.read_config(target.path)
     biased.mkdir()
-    checkpoint.save_policy(biased, values, policy, 0)
+    checkpoint_writer.save_policy(biased, values, policy, 0)
     results: list[Any] = []
     exploited_opponent = str(biased / "checkpoints/best")
     train(tmp_path / "y", total_steps=6000, opponents=None, exploit=exploited_opponent,

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
 from headrace.launch.torchrun import join_torchrun
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.rundir.atomic_files import write_json
 from headrace.rundir.files import read_jsonl
 from tests.launch.hosts import Hosts, HostScript, made
@@ -78,7 +78,7 @@ def leave_checkpoint(run_dir):
     folder = run_dir / "checkpoints" / "latest"
     folder.mkdir(parents=True)
     (folder / "policy.safetensors").touch()
-    description = {"format": checkpoint.FORMAT, "config": {"env": "CartPole-v1"}}
+    description = {"format": checkpoint_writer.FORMAT, "config": {"env": "CartPole-v1"}}
     write_json(run_dir / "config.json", description)
 
 

@@ -32,7 +32,8 @@ from headrace.learner.learner import Learner
 from headrace.nn.normalizer import Normalizer
 from headrace.nn.policy import Policy, policy_weights
 from headrace.ops import tree
-from headrace.rundir.checkpoint import load_weights, save_policy
+from headrace.rundir.checkpoint import load_weights
+from headrace.rundir.checkpoint_writer import save_policy
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.weights import WeightStore
 from headrace.types import Rollout

@@ -27,7 +27,7 @@ from headrace.learner.hogwild import ActorLearner, SharedModel, own_metrics
 from headrace.learner.learner import Learner
 from headrace.learner.optimizer import Optimizer
 from headrace.ops import tree
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.types import Rollout
 
 
@@ -322,7 +322,7 @@ def test_a_resumed_run_in_one_process_ends_where_an_uninterrupted_one_does(
     settings |= {"total_steps": 2560, "checkpoint_interval": 512}
     whole, _ = finish(tiny(**settings))
     folder = sorted((whole.run_dir / "checkpoints").glob("step_*"), key=lambda p: int(p.name[5:]))
-    checkpoint.point("latest", folder[0])
+    checkpoint_writer.point("latest", folder[0])
     resumed, _ = finish(resume_config(whole.run_dir))
     assert resumed.learner.num_steps == whole.learner.num_steps == 2 * whole.updates
     expected = state_of(whole)

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 
 from headrace.nn.network import Network
 from headrace.nn.policy import Policy
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.spaces.json import space_to_json
 
 
@@ -34,16 +34,16 @@ class Parts:
     def save(self, run_dir: Path, env_steps: int, value: float | None = None) -> Path:
         self._at(env_steps if value is None else value)
         state = {"env_steps": env_steps, "value": torch.tensor(float(value or env_steps))}
-        return checkpoint.save(run_dir, self.config, self.policy, state)
+        return checkpoint_writer.save(run_dir, self.config, self.policy, state)
 
     def save_best(self, run_dir: Path, env_steps: int) -> Path:
         self._at(env_steps)
-        return checkpoint.save_policy(run_dir, self.config, self.policy, env_steps)
+        return checkpoint_writer.save_policy(run_dir, self.config, self.policy, env_steps)
 
     def save_and_rotate(self, run_dir: Path, env_steps: int) -> None:
         path = self.save(run_dir, env_steps)
-        checkpoint.point("best", path)
-        checkpoint.rotate(run_dir, 1)
+        checkpoint_writer.point("best", path)
+        checkpoint_writer.rotate(run_dir, 1)
 
     def save_linked(self, run_dir: Path, env_steps: int) -> None:
         """Write pointers as older versions did."""
@@ -76,7 +76,7 @@ def parts() -> Parts:
     names = ("observation_space", "action_space")
     described = {name: space_to_json(s) for name, s in zip(names, spaces, strict=True)}
     config = {"network": network.to_json(), "env": "CartPole-v1"}
-    described |= {"format": checkpoint.FORMAT, "info_mask": False, "config": config}
+    described |= {"format": checkpoint_writer.FORMAT, "info_mask": False, "config": config}
     return Parts(described, Policy(*spaces, network, False))
 
 

@@ -14,7 +14,7 @@ import pytest
 import headrace as hr
 from headrace.api import resume_config
 from headrace.errors import CheckpointError
-from headrace.rundir import atomic_files, checkpoint
+from headrace.rundir import atomic_files, checkpoint, checkpoint_writer
 from headrace.rundir.files import append, read_jsonl
 from tests.rundir.crashes import parts
 
@@ -232,10 +232,10 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path, small):
 def test_a_pointer_that_cannot_be_written_keeps_what_it_said(tmp_path, monkeypatch):
     saved = parts()
     first, second = saved.save(tmp_path, 64), saved.save(tmp_path, 128)
-    checkpoint.point("latest", first)
+    checkpoint_writer.point("latest", first)
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(CheckpointError, match="latest can't be written"):
-        checkpoint.point("latest", second)
+        checkpoint_writer.point("latest", second)
     assert checkpoint.find(tmp_path) == first
 
 

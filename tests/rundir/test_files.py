@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from headrace.api import resume_config
 from headrace.processes import safe_files
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint_writer
 from headrace.rundir.files import RunLog, append_jsonl, read_jsonl
 from tests.rundir.test_result import make_result
 
@@ -59,7 +59,9 @@ def test_tensorboard_shows_the_results_of_a_run_that_was_resumed_and_no_step_twi
     first, _ = finish(config, until=lambda result: result.env_steps >= 640)
     checkpoints = sorted(first.run_dir.glob("checkpoints/step_*"), key=lambda p: int(p.name[5:]))
     assert len(checkpoints) > 1
-    checkpoint.point("latest", checkpoints[0])  # as if it had been killed before the later ones
+    checkpoint_writer.point(
+        "latest", checkpoints[0]
+    )  # as if it had been killed before the later ones
     assert max(scalars(first.run_dir, "charts/updates")) > int(checkpoints[0].name[5:])
     next_second()
     second, _ = finish(resume_config(first.run_dir, log_interval_s=0.0))

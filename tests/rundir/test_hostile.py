@@ -17,7 +17,7 @@ from rundir.writes import recorded
 import headrace as hr
 from headrace.cli import main
 from headrace.errors import CheckpointError, HeadraceError
-from headrace.rundir import checkpoint, checksums, league_writer
+from headrace.rundir import checkpoint, checkpoint_writer, checksums, league_writer
 from headrace.rundir.lock import locked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc as Linux has it")
@@ -190,7 +190,7 @@ def test_weights_that_are_not_finite_are_not_played(run, capsys):
     values = checkpoint.read_config(folder)
     (folder / "policy.safetensors").unlink()
     with (folder / "policy.safetensors").open("wb") as file:
-        checkpoint.policy_files(values, policy)["policy.safetensors"](file)
+        checkpoint_writer.policy_files(values, policy)["policy.safetensors"](file)
     summed(folder)
     assert main(["evaluate", str(run), "--episodes", "1"]) == 2
     assert "not finite" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import CheckpointError
-from headrace.rundir import checkpoint, directories
+from headrace.rundir import checkpoint, checkpoint_writer, directories
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def written(tmp_path_factory):
     hr.train("CartPole-v1", hr.PPO(epochs=1, minibatches=1), run_dir=str(run_dir), **settings)
     found = checkpoint.find(run_dir)
     described = checkpoint.read_config(found)
-    checkpoint.save_policy(run_dir, described, checkpoint.load_policy(found), 128)
+    checkpoint_writer.save_policy(run_dir, described, checkpoint.load_policy(found), 128)
     shutil.copytree(found, run_dir / "checkpoints" / "copy_64")  # of a member of a population
     left = run_dir / "checkpoints" / "step_256.tmp"  # as a kill leaves it
     left.mkdir()

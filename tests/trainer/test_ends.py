@@ -20,7 +20,7 @@ from headrace.errors import (
     NonFinite,
 )
 from headrace.processes import stop_signals
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 
 FAULTY = "worlds:FaultyEnv"
 
@@ -151,7 +151,7 @@ def test_an_error_is_not_replaced_by_a_save_that_fails(tiny, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save", fail)
+    monkeypatch.setattr(checkpoint_writer, "save", fail)
     with (
         pytest.raises(ZeroDivisionError),
         hr.Trainer(tiny(transport="serial"), notify=said.append) as trainer,

@@ -13,7 +13,7 @@ import torch
 
 import headrace as hr
 from headrace.api import resume_config
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.rundir.files import read_jsonl
 from headrace.trainer import batch_collector
 
@@ -148,12 +148,12 @@ def test_rotation_keeps_the_latest_and_the_best_and_the_links_resolve(tiny, fini
 def test_the_best_checkpoint_outlives_the_rotation(tmp_path, tiny, finish):
     trainer, _ = finish(tiny(total_steps=64, transport="serial"))
     for env_steps in (1000, 2000, 3000, 4000):
-        path = checkpoint.save(
+        path = checkpoint_writer.save(
             trainer.run_dir, description(trainer), trainer.policy, {"env_steps": env_steps}
         )
         if env_steps == 1000:
-            checkpoint.point("best", path)
-        checkpoint.rotate(trainer.run_dir, 2)
+            checkpoint_writer.point("best", path)
+        checkpoint_writer.rotate(trainer.run_dir, 2)
     left = {p.name for p in (trainer.run_dir / "checkpoints").glob("step_*")}
     assert left == {"step_1000", "step_3000", "step_4000"}
     assert checkpoint.find(trainer.run_dir, "best").name == "step_1000"
@@ -177,12 +177,12 @@ def test_a_checkpoint_cut_short_changes_nothing_and_the_next_one_succeeds(
     with monkeypatch.context() as patch:
         patch.setattr(target, name, crash)
         with pytest.raises(KeyboardInterrupt):
-            checkpoint.save(*arguments)
+            checkpoint_writer.save(*arguments)
     assert (trainer.run_dir / "checkpoints" / "step_10000.tmp").is_dir()
     assert checkpoint.find(trainer.run_dir) == before
     assert same(hr.load(trainer.run_dir), weights)
-    checkpoint.rotate(trainer.run_dir, 3)  # the leftover isn't a checkpoint
-    assert checkpoint.save(*arguments).name == "step_10000"
+    checkpoint_writer.rotate(trainer.run_dir, 3)  # the leftover isn't a checkpoint
+    assert checkpoint_writer.save(*arguments).name == "step_10000"
     assert not (trainer.run_dir / "checkpoints" / "step_10000.tmp").exists()
     assert checkpoint.find(trainer.run_dir).name == "step_10000"
 
@@ -222,7 +222,7 @@ def test_a_custom_algorithm_may_save_any_plain_values(tiny, finish):
 def test_checkpoints_are_due_by_time_as_well_as_by_steps(tiny, monkeypatch):
     saved_at = []
     monkeypatch.setattr(
-        "headrace.trainer.checkpointing.checkpoint.rotate",
+        "headrace.trainer.checkpointing.checkpoint_writer.rotate",
         lambda run_dir, keep: saved_at.append(checkpoint.find(run_dir).name),
     )
     settings = {"transport": "serial", "total_steps": 320}

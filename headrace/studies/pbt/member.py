@@ -25,7 +25,7 @@ import torch
 from headrace.errors import CheckpointError
 from headrace.learner.staleness import LagCounter
 from headrace.processes import safe_files
-from headrace.rundir import checkpoint, checksums
+from headrace.rundir import checkpoint, checkpoint_writer, checksums
 from headrace.rundir.atomic_files import checkpoint_errors, json_text, remove_folder
 from headrace.rundir.files import append_jsonl, read_jsonl
 from headrace.rundir.folders import pointed, saved, write
@@ -103,7 +103,7 @@ class Member:
         ):
             steps = -1 if now is None else int(now.name.split("_")[1].partition("-")[0])
             if steps <= event.steps and (now is None or now.name != copy):
-                checkpoint.point("latest", checkpoints / copy)
+                checkpoint_writer.point("latest", checkpoints / copy)
                 now = checkpoints / copy
         for path in saved(checkpoints, "copy"):
             if path.name != copy and (now is None or path.name != now.name):

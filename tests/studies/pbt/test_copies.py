@@ -9,7 +9,7 @@ import numpy as np
 import populations as stub
 import pytest
 
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.studies.pbt import report
 from headrace.studies.pbt.member import Event, Member, _own_counts, _own_generator
 from headrace.studies.pbt.scheduler import PopulationScheduler
@@ -100,7 +100,7 @@ def test_a_copy_that_was_cut_short_is_undone_or_finished(tmp_path, done):
     if done != "written":
         own.note(event)
     if done == "pointed":
-        checkpoint.point("latest", before.parent / event.checkpoint)
+        checkpoint_writer.point("latest", before.parent / event.checkpoint)
     with (own.folder / "history.jsonl").open("a") as file:
         file.write('{"kind": "kep')  # and so was a line
     again = Member(0, own.folder)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 
@@ -15,7 +16,7 @@ import pytest
 
 import headrace as hr
 from headrace.evaluating import run_end
-from headrace.processes import signals_held, stop_signals
+from headrace.processes import signals, signals_held, stop_signals
 from headrace.processes.ctrl_c import ends_in_one_line
 
 PROGRAM = """
@@ -93,24 +94,115 @@ def test_a_process_that_is_forked_during_a_run_can_be_terminated(handled):
     assert code == -signal.SIGTERM
 
 
-def test_runs_that_end_in_another_order_leave_no_handler():
-    def run(stop):
-        with stop_signals(stop):
-            yield
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    heard = []
-    outside = signal.signal(signal.SIGTERM, lambda number, frame: heard.append("outside"))
+
+def run(stop=lambda: None):
+    """Return a generator that handles signals until it is closed."""
+    with stop_signals(stop):
+        yield
+
+
+@pytest.fixture
+def heard():
+    """Handles signals by appending their numbers to a list, and checks that this is restored."""
+    numbers = []
+    note = lambda number, frame: numbers.append(number)  # noqa: E731
+    outside = {number: signal.signal(number, note) for number in STOPS}
     try:
-        first, second, third = (run(lambda i=i: heard.append(i)) for i in range(3))
-        for one in (first, second, third):
-            next(one)
-        for one, stops in ((first, 2), (third, 1), (second, "outside")):
-            one.close()
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert heard[-1] == stops
-        assert len(heard) == 3
+        yield numbers
+        assert [signal.getsignal(number) for number in STOPS] == [note] * len(STOPS)
+        assert signals._levels() == []
     finally:
-        signal.signal(signal.SIGTERM, outside)
+        signals._levels().clear()
+        for number, handler in outside.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_runs_that_end_in_another_order_leave_no_handler(heard, number):
+    first, second, third = (run(lambda i=i: heard.append(i)) for i in range(3))
+    for one in (first, second, third):
+        next(one)
+    for one, stops in ((first, 2), (third, 1), (second, number)):
+        one.close()
+        os.kill(os.getpid(), number)
+        assert heard[-1] == stops
+    assert len(heard) == 3
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 4, 5, 6])
+def test_a_block_that_is_interrupted_as_it_begins_or_ends_leaves_no_handler(
+    heard, monkeypatch, fails_at
+):
+    usual, calls = signal.signal, []
+
+    def interrupted(number, handler):
+        calls.append(number)
+        if len(calls) == fails_at:
+            raise KeyboardInterrupt
+        return usual(number, handler)
+
+    with stop_signals(bool):
+        monkeypatch.setattr(signal, "signal", interrupted)
+        with pytest.raises(KeyboardInterrupt), signals_held():
+            pass
+        monkeypatch.undo()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_run_that_another_thread_ends_leaves_no_handler(heard):
+    outer, inner = run(), run()
+    next(outer), next(inner)
+
+    def close():
+        with pytest.raises(ValueError, match="main thread"):
+            inner.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join()
+    outer.close()
+
+
+def test_a_handler_that_was_changed_between_two_runs_is_restored(heard):
+    first = run()
+    next(first)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # so that the second run leaves it
+    second = run()
+    next(second)
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_fork_restores_the_handlers_of_runs_that_end_in_it(heard, order):
+    runs = [run(), run()]
+    for one in runs:
+        next(one)
+    note = signals._levels()[0][signal.SIGTERM]
+    pid = os.fork()
+    if pid == 0:
+        for i in order:
+            runs[i].close()
+        restored = all(signal.getsignal(number) == note for number in STOPS)
+        os._exit(0 if restored and signals._levels() == [] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for i in order:
+        runs[i].close()
+
+
+def test_a_signal_that_was_blocked_stays_unblocked_until_the_last_run_ends():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        first, second = run(), run()
+        next(first), next(second)
+        first.close()
+        assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        second.close()
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -139,7 +139,7 @@ def end_stopped_server() -> None:
 def _continue_servers() -> None:
     """Continue the fork server and the resource tracker if they are stopped.
 
-    They could not notice the end of this process, which may wait for the tracker as it exits.
+    Otherwise they don't notice the end of this process, which may wait for the tracker.
     """
     from multiprocessing import forkserver
 

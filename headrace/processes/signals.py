@@ -44,20 +44,45 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
             signal.raise_signal(number)
 
-    with _handled(handle) as before, unblocked(before):
+    with contextlib.ExitStack() as stack:
+        before = stack.enter_context(_handled(handle))
+        if before:
+            stack.enter_context(unblocked(before))
         yield
 
 
 @contextlib.contextmanager
 def unblocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Unblock signals that the parent process may have blocked, in the ``with`` statement."""
+    """Unblock signals that the parent process may have blocked, in the ``with`` statement.
+
+    If such blocks overlap, the signals are blocked again when the last one ends.
+    """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    changed = [number for number in numbers if number in blocked]
+    changed, levels = [number for number in numbers if number in blocked], _unblocked()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, changed)
+    levels.append(changed)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, changed)
+        _remove(levels, changed)
+        if levels:
+            levels[0].extend(changed)
+        else:
+            signal.pthread_sigmask(signal.SIG_BLOCK, changed)
+
+
+@functools.lru_cache(maxsize=1)
+def _unblocked() -> list[list[int]]:
+    """Return the signals that each block of ``unblocked`` has to block again."""
+    return []
+
+
+def _remove(levels: list[Any], level: Any) -> int | None:
+    """Remove this object, and return its index; None if it is missing."""
+    place = next((i for i, one in enumerate(levels) if one is level), None)
+    if place is not None:
+        del levels[place]
+    return place
 
 
 @contextlib.contextmanager
@@ -123,28 +148,26 @@ def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
     before = {n: gently(x) for n, x in handlers.items() if x is not None and not _stays(n, x)}
     levels = _levels()
     levels.append(before)
-    for number in before:
-        signal.signal(number, handle)
     try:
+        for number in before:
+            signal.signal(number, handle)
         yield before
     finally:
         _leave(levels, before)
 
 
 def _leave(levels: list[dict[int, Any]], before: dict[int, Any]) -> None:
-    """Restore the handlers ``before`` a block, or let a block inside it restore them.
+    """Restore the handlers that a block replaced, or let the next inner block do so.
 
-    A block may end before one that began later, if both are in generators.
+    A block may end before one that began later, if both are in generators. A signal, or a
+    generator that is finalised in another thread, may end this with an exception.
     """
-    places = [i for i, level in enumerate(levels) if level is before]  # none in a fork
-    inner = levels[places[0] + 1 : places[0] + 2] if places else []
-    for level in inner:
-        level.update({number: before[number] for number in level if number in before})
-    if not inner:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for i in places:
-        del levels[i]
+    place = _remove(levels, before)
+    if place is not None and place < len(levels):
+        levels[place].update(before)
+        return
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @functools.lru_cache(maxsize=1)
@@ -169,9 +192,11 @@ def _levels() -> list[dict[int, Any]]:
             signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
 
     def in_child() -> None:
-        if levels and levels[0].get(signal.SIGTERM) is not None:
-            signal.signal(signal.SIGTERM, levels[0][signal.SIGTERM])
-        levels.clear()
+        outermost = levels[0].get(signal.SIGTERM) if levels else None
+        if outermost is not None:
+            signal.signal(signal.SIGTERM, outermost)
+            for level in levels:
+                level[signal.SIGTERM] = outermost
         unblock()
 
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)

@@ -238,7 +238,8 @@ def run(
         saved = _saved_config(config.run_dir, config.algo)
         report.say(check_resumed(saved, config))
         check_steps(config, saved)
-        is_same = dataclasses.replace(config, total_steps=saved.total_steps) == saved
+        limits: Any = {"total_steps": saved.total_steps, "stop_time_s": saved.stop_time_s}
+        is_same = dataclasses.replace(config, **limits) == saved
         if is_same and group is None and (line := nothing_left(config)):
             report.say(line)
             network = config.network if config.network.torso is not None else None

@@ -36,7 +36,7 @@ class Points(ScheduleBase):
 
     points: tuple[tuple[float, float], ...]
 
-    def at(self, env_steps: int, total_steps: int) -> float:
+    def at(self, env_steps: int, total_steps: float) -> float:
         x = env_steps / total_steps if self.in_fractions else env_steps
         before, value = self.points[0]
         for after, following in self.points:
@@ -65,7 +65,7 @@ class Function(ScheduleBase):
     function: Callable[[float], float]
     name: str = "schedule"  # name of the hyperparameter, for messages
 
-    def at(self, env_steps: int, total_steps: int) -> float:
+    def at(self, env_steps: int, total_steps: float) -> float:
         return self._value(max(0.0, 1.0 - env_steps / total_steps))
 
     def samples(self) -> Iterable[float]:
@@ -180,7 +180,28 @@ def with_values(settings: T, values: Mapping[str, float]) -> T:
     return changed
 
 
-def shape(kind: str, env_steps: int, total_steps: int, warmup: float = 0.0) -> float:
+def share_done(
+    env_steps: float, total_steps: float, seconds: float, stop_time_s: float | None
+) -> float:
+    """Return the share of a run that is done, by its steps or its time, whichever is greater."""
+    return max(env_steps / total_steps, seconds / stop_time_s if stop_time_s else 0.0)
+
+
+def steps_at_end(
+    env_steps: int, total_steps: int, seconds: float, stop_time_s: float | None
+) -> float:
+    """Return the environment steps at which a run ends: total_steps, or fewer in limited time.
+
+    Assumes that the run keeps its mean speed.
+
+    Args:
+        env_steps, seconds: steps and time of training so far.
+    """
+    share = share_done(env_steps, total_steps, seconds, stop_time_s)
+    return total_steps if share <= env_steps / total_steps else env_steps / share
+
+
+def shape(kind: str, env_steps: int, total_steps: float, warmup: float = 0.0) -> float:
     """Return the factor by which a named schedule multiplies a value.
 
     Args:

@@ -27,8 +27,8 @@ _ENV = Annotated[str, tyro.conf.arg(name="env-id", aliases=("--env",))]
 _GROUPS = {
     "run": (
         "The environment, the number of steps, and where results go.",
-        "env tasks env_kwargs wrappers total_steps stop_return seed deterministic run_dir "
-        "init_from resume overwrite",
+        "env tasks env_kwargs wrappers total_steps stop_time_s stop_return seed deterministic "
+        "run_dir init_from resume overwrite",
     ),
     "algorithm": ("{algorithm}'s hyperparameters.", "scale_free"),
     "network": ("The policy.", ""),

@@ -105,6 +105,9 @@ class Config:
     actor. Asynchronous algorithms round it up to whole rollouts if all sizes are set."""
     total_steps: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps after which training ends."""
+    stop_time_s: Annotated[float | None, ranges.SECONDS] = None
+    """Stop after this many seconds of training, without evaluations and including those before a
+    resume. Schedules then end at this time or at total_steps, whichever comes first."""
     stop_return: Annotated[float | None, ranges.RETURN] = None
     """Stop training once the mean return of the last 100 training episodes reaches this and an
     evaluation confirms it (not with eval_env_kwargs or eval_episodes=0)."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
+from headrace.schedules import share_done
 from headrace.spaces import walk
 
 Array = np.ndarray
@@ -139,9 +140,12 @@ class History:
 
     @property
     def progress(self) -> float:
-        """Completed share of ``total_steps``."""
-        total = self.setting("total_steps")
-        return float(self.steps[-1] / total) if len(self.steps) and total else 0.0
+        """Completed share of the run, by its steps or its time."""
+        total, seconds = self.setting("total_steps"), self.last("seconds")
+        if not (len(self.steps) and total):
+            return 0.0
+        limit = None if math.isnan(seconds) else self.setting("stop_time_s", 0.0)
+        return share_done(float(self.steps[-1]), total, seconds, limit)
 
     @property
     def optimiser_steps(self) -> float:

@@ -44,6 +44,7 @@ from headrace.rundir import checkpoint, directories
 from headrace.rundir.custom_metrics import checked_value
 from headrace.rundir.folders import steps_of
 from headrace.rundir.result import Result
+from headrace.schedules import steps_at_end
 from headrace.trainer.hyperparameters import CurrentHyperparameters
 from headrace.trainer.start import begin
 from headrace.types import SingleLearner
@@ -91,7 +92,7 @@ class LearnerGroup:
         self.num_restarts = 0
         self.interrupted = self._stopped = False
         self._begun = False  # this generation has made an update
-        self._env_steps = 0  # of the latest result
+        self._env_steps, self._seconds = 0, 0.0  # of the latest result
         self._learners: list[LearnerState] = []
         self._living: list[Learners] = []  # at most one
         self._listened = 0.0  # time of the last receive
@@ -130,9 +131,9 @@ class LearnerGroup:
     @property
     def hyperparameters(self) -> dict[str, float]:
         """Current values of all float hyperparameters, by name, without the effect of kl_limit."""
-        return CurrentHyperparameters(self.config.algo, self.config.total_steps).all(
-            self._env_steps
-        )
+        done = self._env_steps, self.config.total_steps, self._seconds, self.config.stop_time_s
+        current = CurrentHyperparameters(self.config.algo)
+        return current.all(self._env_steps, steps_at_end(*done))
 
     def set_hyperparameter(self, name: str, value: Any) -> None:
         """Change a float hyperparameter in all learners; see :meth:`Trainer.set_hyperparameter`.
@@ -140,9 +141,7 @@ class LearnerGroup:
         Raises:
             ConfigError: it isn't a float hyperparameter, or the value is out of range.
         """
-        algo = CurrentHyperparameters(self.config.algo, self.config.total_steps).changed(
-            name, value
-        )
+        algo = CurrentHyperparameters(self.config.algo).changed(name, value)
         self.config = dataclasses.replace(self.config, algo=algo)  # for restarted learners
         for learners in self._living:
             learners.send(0, "set_hyperparameter", name, cloudpickle.dumps(value))
@@ -289,7 +288,8 @@ class LearnerGroup:
             elif kind == "alive":
                 self._begun |= content[0]
             elif kind == "result":
-                self._begun, self._env_steps = True, content[0].env_steps
+                self._begun = True
+                self._env_steps, self._seconds = content[0].env_steps, content[0].seconds
                 yield content[0]
             elif kind == "say":
                 if content[0] not in self._printed:

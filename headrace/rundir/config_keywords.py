@@ -25,6 +25,7 @@ class Settings(TypedDict, total=False):
     fragment_length: int | Literal["auto"]
     batch_size: int | Literal["auto"] | None
     total_steps: int
+    stop_time_s: float | None
     stop_return: float | None
     scale_free: bool
     seed: int

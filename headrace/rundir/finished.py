@@ -23,16 +23,24 @@ def check_steps(config: Config, saved: Config) -> None:
 
 
 def nothing_left(config: Config) -> str | None:
-    """Return a sentence if the run to resume has trained ``total_steps`` and was evaluated."""
+    """Return a sentence if the run to resume has reached its limit and was evaluated."""
     run_dir, steps = Path(str(config.run_dir)), _trained_steps(config)
     summary = _summary(run_dir)
     complete = summary.get("env_steps") == steps and not summary.get("interrupted")
-    if steps < config.total_steps or not complete or summary.get("no_evaluation"):
+    if not complete or summary.get("no_evaluation"):
         return None
-    more = str(2 * steps)
+    seconds, limit = summary.get("seconds_training"), config.stop_time_s
+    value: float
+    more: float
+    if steps >= config.total_steps:
+        has, name, value, more = f"{steps:,} steps", "total_steps", config.total_steps, 2 * steps
+    elif limit is not None and isinstance(seconds, int | float) and seconds >= limit:
+        has, name, value, more = f"trained for {seconds:.0f} s", "stop_time_s", limit, 2 * limit
+    else:
+        return None
     return (
-        f"nothing left to train: {run_dir} has {steps:,} steps, and total_steps is "
-        f"{config.total_steps:,}; to continue, set for example {setting('total_steps', more)}"
+        f"nothing left to train: {run_dir} has {has}, and {name} is {value:,}; to continue, set "
+        f"for example {setting(name, str(more))}"
     )
 
 

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from headrace import schedules
 from headrace.config import Config
 from headrace.envs.names import env_name
 from headrace.games import turn_based_game
@@ -40,6 +41,7 @@ class Progress:
     best_return: float | None = None  # greatest training return at a checkpoint
     lr_factor: float = 1.0  # of the learning rate, reduced by kl_limit
     trained_s: float = 0.0  # seconds of training without evaluations
+    agreed_s: float = 0.0  # those of rank 0 after the latest update
     env_changes: list[str] = field(default_factory=list)  # made by callbacks, as JSON, in order
     _since: float = field(default=math.nan, repr=False)
 
@@ -61,6 +63,11 @@ class Progress:
         """Return the seconds of training so far; also kept in ``trained_s``."""
         self.trained_s = time.monotonic() - self._since
         return self.trained_s
+
+    def steps_at_end(self, config: Config) -> float:
+        """Return the environment steps at which the run ends; see schedules.steps_at_end."""
+        done = self.env_steps, config.total_steps, self.agreed_s, config.stop_time_s
+        return schedules.steps_at_end(*done)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""

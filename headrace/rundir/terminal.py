@@ -27,6 +27,7 @@ from headrace.config import Config
 from headrace.processes.output import GuardedStream, discard_output, replace_unencodable
 from headrace.rundir.closing_table import closing_table, shown
 from headrace.rundir.result import Result
+from headrace.schedules import share_done
 
 _PLAIN_INTERVAL_S = 5.0
 _SPEED_S = 1.0  # fewest seconds behind a speed
@@ -60,9 +61,7 @@ class Report:
             console=self._console,
             expand=True,  # the last column gets the space that the others leave
         )
-        self._task = self._progress.add_task(
-            config.algo_name, total=config.total_steps, line="starting"
-        )
+        self._task = self._progress.add_task(config.algo_name, total=1.0, line="starting")
         self._live = Live(self._progress, console=self._console, transient=True)
         self._last_plain_s = -_PLAIN_INTERVAL_S
         self._measured: tuple[int, float] | None = None  # steps and time of the latest speed
@@ -112,7 +111,7 @@ class Report:
         now = time.monotonic()
         result = self._with_steady_speed(result, now)
         line = main_line(result)
-        self._progress.update(self._task, completed=result.env_steps, line=line)
+        self._progress.update(self._task, completed=self._share(result), line=line)
         if not self._console.is_terminal and now - self._last_plain_s >= _PLAIN_INTERVAL_S:
             self._last_plain_s = now
             self.say(f"{self._done(result, now)} · {line}")
@@ -127,16 +126,23 @@ class Report:
         return result if self._sps is None else replace(result, sps=self._sps)
 
     def _done(self, result: Result, now: float) -> str:
-        """Format the share of the run that is done, the time so far and the estimated rest.
+        """Format the completed share of a run, the time so far and the estimated time left.
 
         The first result has no estimate: its speed includes start-up.
         """
-        total = self._config.total_steps
-        done = min(1.0, result.env_steps / total)
-        text = f"{done:>4.0%} {_duration(now - self._begun_s)}"
+        config = self._config
+        text = f"{self._share(result):>4.0%} {_duration(now - self._begun_s)}"
         if not self._sps:
             return text
-        return f"{text}, {_duration(max(0, total - result.env_steps) / self._sps)} left"
+        left_s = max(0, config.total_steps - result.env_steps) / self._sps
+        if config.stop_time_s is not None:
+            left_s = min(left_s, max(0.0, config.stop_time_s - result.seconds))
+        return f"{text}, {_duration(left_s)} left"
+
+    def _share(self, result: Result) -> float:
+        """Return the share of the run that is done."""
+        limits = self._config.total_steps, result.seconds, self._config.stop_time_s
+        return min(1.0, share_done(result.env_steps, *limits))
 
     def end(self, run_dir: Path, summary: dict[str, Any]) -> None:
         """Print the closing screen: results, speed, then the paths of files, never wrapped."""

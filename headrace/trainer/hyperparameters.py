@@ -42,11 +42,10 @@ class CurrentHyperparameters:
 
     Args:
         algo: hyperparameters, including schedules.
-        total_steps: environment steps of the run.
     """
 
-    def __init__(self, algo: Hyperparameters, total_steps: int) -> None:
-        self.algo, self._total_steps = algo, total_steps
+    def __init__(self, algo: Hyperparameters) -> None:
+        self.algo = algo
         self._set: set[str] = set()  # by callbacks; learners were built with other values
         self._changing = self._changing_names()
 
@@ -57,31 +56,36 @@ class CurrentHyperparameters:
             names.add("entropy_coef")
         return sorted(names - {"learning_rate"})
 
-    def rates(self, env_steps: int) -> tuple[float, dict[str, float]]:
+    def rates(self, env_steps: int, total_steps: float) -> tuple[float, dict[str, float]]:
         """Return the learning rate, and the other changing hyperparameters by name.
+
+        Args:
+            env_steps: environment steps so far.
+            total_steps: environment steps at the end of the run.
 
         Raises:
             ConfigError: a schedule function returned a value out of range.
         """
         changing = self._changing
-        values = {name: self._value(name, env_steps) for name in changing} if changing else {}
-        return self._value("learning_rate", env_steps), values
+        values = {name: self._value(name, env_steps, total_steps) for name in changing}
+        return self._value("learning_rate", env_steps, total_steps), values
 
-    def all(self, env_steps: int) -> dict[str, float]:
-        """Return every float hyperparameter, by name."""
-        return {name: self._value(name, env_steps) for name in float_fields(type(self.algo))}
+    def all(self, env_steps: int, total_steps: float) -> dict[str, float]:
+        """Return every float hyperparameter, by name; see :meth:`rates`."""
+        names = float_fields(type(self.algo))
+        return {name: self._value(name, env_steps, total_steps) for name in names}
 
-    def _value(self, name: str, env_steps: int) -> Any:
+    def _value(self, name: str, env_steps: int, total_steps: float) -> Any:
         setting = getattr(self.algo, name)
         if isinstance(setting, ScheduleBase):
-            value = setting.at(env_steps, self._total_steps)
+            value = setting.at(env_steps, total_steps)
             if isinstance(setting, schedules.Function):
                 schedules.check_now(self.algo, name, value)
             return value
         kind = getattr(self.algo, _NAMED[name]) if name in _NAMED else "constant"
         if kind == "constant":
             return setting
-        return setting * schedules.shape(kind, env_steps, self._total_steps, self.algo.lr_warmup)
+        return setting * schedules.shape(kind, env_steps, total_steps, self.algo.lr_warmup)
 
     def changed(self, name: str, value: Any) -> Hyperparameters:
         """Return the hyperparameters with a new value or schedule for one of them.

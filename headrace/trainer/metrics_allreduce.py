@@ -50,6 +50,7 @@ class GroupState:
     mean_return: float | None  # over the latest episodes of all
     full: bool  # the episode window is full
     restarts: int  # of actors
+    trained_s: float  # seconds of training, by rank 0's clock
     meter: MetricAccumulator  # counts of all learners, and values noted by this one
     approx_kl: float  # mean of the update, over learners; NaN: unknown
 
@@ -63,6 +64,7 @@ class LearnerRow:
     save: float  # 1: it is time for a checkpoint
     checksum: float  # of its weights; -1: not compared
     restarts: float  # of its actors, since the start
+    trained_s: float  # its seconds of training
     num_episodes: float  # in the window
     return_sum: float  # of these episodes
     seconds: float  # of its iteration
@@ -129,6 +131,7 @@ class MetricsAllReduce:
         due: bool = False,
         save: bool = False,
         restarts: int = 0,
+        trained_s: float = 0.0,
         checksum: int | None = None,
     ) -> GroupState:
         """All-reduce the metrics and return the shared state; every rank calls it once per update.
@@ -141,6 +144,7 @@ class MetricsAllReduce:
             due: this learner will report; only rank 0's value counts.
             save: it is time for a checkpoint; only rank 0's value counts.
             restarts: actor restarts since the start.
+            trained_s: seconds of training so far; only rank 0's value counts.
             checksum: checksum of its weights; None, for all learners: not compared.
 
         Raises:
@@ -158,6 +162,7 @@ class MetricsAllReduce:
                 save=save,
                 checksum=-1 if checksum is None else checksum,
                 restarts=restarts,
+                trained_s=trained_s,
                 num_episodes=num_episodes,
                 return_sum=(episodes.mean_return or 0.0) * num_episodes,
                 seconds=spent_s,
@@ -180,7 +185,7 @@ class MetricsAllReduce:
     def _read(self, rows: np.ndarray, mine: MetricAccumulator, window: int) -> GroupState:
         """Reduce ``[W, n]`` rows column by column: there may be hundreds in each update."""
         heads, sums, greatest, by_rank, waits = np.split(rows, _ENDS, 1)
-        stop, due, save, checksums, restarts, num_episodes, return_sum, _ = heads.T
+        stop, due, save, checksums, restarts, trained_s, num_episodes, return_sum, _ = heads.T
         if checksums[0] >= 0:
             _compare(checksums.tolist())
         total = MetricAccumulator.read([*sums.sum(0).tolist(), *greatest.max(0).tolist()])
@@ -194,6 +199,7 @@ class MetricsAllReduce:
             mean_return=float(return_sum.sum()) / episodes if episodes else None,
             full=bool((num_episodes == window).all()),
             restarts=int(restarts.sum()),
+            trained_s=float(trained_s[0]),
             meter=total,
             approx_kl=float(by_rank[:, _KL].mean()),
         )

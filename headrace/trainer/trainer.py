@@ -126,7 +126,7 @@ class Trainer:
         check_room(config, self.policy, probe.env)
         check_shared_room(config, self.policy, probe.env)
         self.config, self.env = config, probe.env
-        self._current = CurrentHyperparameters(config.algo, config.total_steps)
+        self._current = CurrentHyperparameters(config.algo)
         self._changes = HyperparameterChanges(self._current, self.group, self._changed)
         if self.group.rank == 0 and (
             hint := large_network(config, self.policy, is_game=bool(probe.agents))
@@ -288,15 +288,18 @@ class Trainer:
         return self.source
 
     def _enough(self, mean: float | None, full: bool) -> bool:
-        """Return True at ``total_steps``, or if a full episode window reaches ``stop_return``.
+        """Return True at ``total_steps``, ``stop_time_s`` or ``stop_return``.
 
-        An evaluation must confirm the latter.
+        The latter is reached by a full episode window, and an evaluation must confirm it.
         """
-        if self.env_steps >= self.config.total_steps:
+        total, log = self.config.total_steps, self._writer.log
+        if self.env_steps >= self.progress.steps_at_end(self.config):
+            if self.env_steps < total and log is not None:
+                limit = f"stop_time_s={self.config.stop_time_s:g}"
+                self._notify(f"reached {limit} after {self.env_steps:,} of {total:,} steps")
             return True
         target = self.config.stop_return
         reached = target is not None and full and mean is not None and mean >= target
-        log = self._writer.log
         return reached and self._evaluations.confirm_stop(self.policy, self.progress, log)
 
     def _update(self, source: RolloutSource, collector: BatchCollector) -> GroupState | None:
@@ -323,9 +326,11 @@ class Trainer:
             ),
             save=self._archive.is_due(),
             restarts=source.num_restarts,
+            trained_s=self.progress.now(),
             checksum=checksum(self.policy) if compare else None,
         )
         self._restarts, progress = state.restarts, self.progress
+        progress.agreed_s = state.trained_s
         limit = self.config.algo.kl_limit
         progress.lr_factor = limited(progress.lr_factor, state.approx_kl, limit)
         self.progress.add(state.meter)
@@ -339,13 +344,14 @@ class Trainer:
     @property
     def _rates(self) -> tuple[float, dict[str, float]]:
         """The learning rate of the next update, and other changing hyperparameters by name."""
-        rate, values = self._current.rates(self.env_steps)
+        steps = self.env_steps, self.progress.steps_at_end(self.config)
+        rate, values = self._current.rates(*steps)
         return rate * self.progress.lr_factor, values
 
     @property
     def hyperparameters(self) -> dict[str, float]:
         """Current values of all float hyperparameters, by name, without the effect of kl_limit."""
-        return self._current.all(self.env_steps)
+        return self._current.all(self.env_steps, self.progress.steps_at_end(self.config))
 
     def set_hyperparameter(self, name: str, value: Any) -> None:
         """Change a float hyperparameter from the next update on, in place of its schedule.

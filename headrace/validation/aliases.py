@@ -96,6 +96,7 @@ _BY_LIBRARY: dict[str, dict[str, str]] = {
         "exploration_loss_coeff": "entropy_coef",
         "value_loss_coeff": "value_coef",
         "train_for_env_steps": "total_steps",
+        "train_for_seconds": "stop_time_s",
         "serial_mode": "transport='serial'",
         "with_pbt": "headrace pbt",
     },

@@ -19,7 +19,7 @@ from headrace.validation.ranges import Constraint, PythonOnly, Range
 class ScheduleBase:
     """Base class of schedules, values that change during a run; every sample must be valid."""
 
-    def at(self, env_steps: int, total_steps: int) -> float:
+    def at(self, env_steps: int, total_steps: float) -> float:
         """Return the value after ``env_steps`` environment steps of a run."""
         raise NotImplementedError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -41,6 +42,17 @@ def test_a_finished_run_is_not_touched(finished, capsys):
     assert steps >= 64
     assert f"nothing left to train: {finished} has {steps} steps" in said
     assert f"set for example total_steps={2 * steps}" in said
+
+
+def test_a_run_that_its_time_ended_is_not_touched(tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    small = {"stop_time_s": 0.01, "total_steps": 10**9, "eval_episodes": 1}
+    hr.train("CartPole-v1", "ppo", run_dir=run_dir, **small, **TINY)
+    before = contents(run_dir)
+    hr.resume(run_dir)
+    assert contents(run_dir) == before
+    said = capsys.readouterr().out
+    assert re.search(r"has trained for \d+ s, and stop_time_s is 0.01; .*stop_time_s=0.02", said)
 
 
 @pytest.mark.parametrize(

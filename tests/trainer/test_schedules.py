@@ -45,8 +45,8 @@ def weights(policy) -> torch.Tensor:
     ],
 )
 def test_points_and_functions_give_the_value_of_each_step(given, values):
-    current = CurrentHyperparameters(hr.PPO(learning_rate=given), 1_000)
-    found = [current.rates(steps)[0] for steps in (0, 500, 1_000)]
+    current = CurrentHyperparameters(hr.PPO(learning_rate=given))
+    found = [current.rates(steps, 1_000)[0] for steps in (0, 500, 1_000)]
     assert found == pytest.approx(values)
 
 
@@ -63,7 +63,8 @@ def test_points_and_functions_give_the_value_of_each_step(given, values):
 )
 def test_named_shapes_have_their_values(kind, values):
     algo = hr.PPO(learning_rate=1.0, lr_schedule=kind, lr_warmup=0.2)
-    found = [CurrentHyperparameters(algo, 100).rates(steps)[0] for steps in (0, 10, 50, 100)]
+    current = CurrentHyperparameters(algo)
+    found = [current.rates(steps, 100)[0] for steps in (0, 10, 50, 100)]
     assert found == pytest.approx(values)
 
 
@@ -100,7 +101,7 @@ def test_a_schedule_is_refused_where_any_of_its_values_is_wrong(make, words):
 def test_a_value_that_is_wrong_only_during_training_ends_the_run_with_its_name(tmp_path):
     spike = lambda left: -1.0 if 0.5 < left < 0.505 else 1e-3  # noqa: E731  # between the samples
     with pytest.raises(hr.ConfigError, match=r"learning_rate=-1.0 must be above 0"):
-        CurrentHyperparameters(hr.PPO(learning_rate=spike), 1_000).rates(497)
+        CurrentHyperparameters(hr.PPO(learning_rate=spike)).rates(497, 1_000)
 
 
 def test_current_values_are_logged_and_used(tmp_path):
@@ -210,7 +211,7 @@ def test_a_callback_that_repeats_a_change_makes_it_once(tmp_path, capsys):
 )
 def test_a_callback_that_sets_what_can_not_be_is_refused(name, value, words, tmp_path):
     with pytest.raises(hr.ConfigError, match=words):
-        CurrentHyperparameters(hr.PPO(), 100).set(name, value)
+        CurrentHyperparameters(hr.PPO()).set(name, value)
 
 
 def test_several_learners_follow_schedules_and_changes_together(tmp_path):
@@ -277,7 +278,7 @@ def test_schedules_survive_json_and_constants_cost_nothing():
     values = json.loads(json.dumps(hr.Config(algo=algo).to_json()))["algo"]
     assert values["learning_rate"] == "0:0.0010123456789,12345:1.1e-05"
     assert hr.APPO(**{name: x for name, x in values.items() if name != "name"}) == algo
-    assert CurrentHyperparameters(hr.PPO(), 100).rates(50)[1] == {}
+    assert CurrentHyperparameters(hr.PPO()).rates(50, 100)[1] == {}
     plain = hr.PPO()
     assert schedules.at_start(plain) is plain
     assert dataclasses.replace(algo, learning_rate=1e-3).learning_rate == 1e-3

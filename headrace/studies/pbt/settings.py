@@ -24,8 +24,8 @@ from headrace.studies.scores.runs import RunScore
 from headrace.validation import ranges
 from headrace.validation.fields import check_fields, settings
 
-# Stopping by return would stop each turn of a member before its first step.
-NO_END: dict[str, Any] = {"stop_return": None, "target_return": None}
+# Stopping by return or time would stop each turn of a member before its first step.
+NO_END: dict[str, Any] = {"stop_return": None, "target_return": None, "stop_time_s": None}
 SET_BY_POPULATION = {"run_dir": None, "resume": False, "overwrite": False, **NO_END}
 _DRAWS = 100  # attempts to sample a valid combination
 CONSTANT: dict[str, Any] = {"algo": IMPALA(lr_schedule="constant", optimizer="rmsprop")}

@@ -19,7 +19,7 @@ class Finding(NamedTuple):
 
     name: str  # name of the rule
     text: str  # sentence with the metrics behind it
-    remedy: str  # what usually fixes it
+    remedy: str  # usual fix
 
     @property
     def line(self) -> str:

@@ -56,7 +56,7 @@ def never_moved(h: History) -> float | None:
 
 
 def too_short(h: History) -> str | None:
-    """Describe what a run lacks for judging whether it learns.
+    """List counts that are too low to judge a run's learning.
 
     Returns None if nothing is missing, or if all late returns are above all earlier ones.
     """

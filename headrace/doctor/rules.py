@@ -22,7 +22,7 @@ class Rule(NamedTuple):
 
     name: str
     check: Callable[[History], str | None]
-    remedies: tuple[str, ...]  # alternatives, of which each usually fixes it
+    remedies: tuple[str, ...]  # alternatives; each usually fixes it
     explained_by: tuple[str, ...] = ()  # names of problems that cause this one as a symptom
 
     def remedy(self, settings: Mapping[str, Any], continuous: bool = True) -> str:
@@ -32,7 +32,7 @@ class Rule(NamedTuple):
 
         Args:
             settings: settings by name.
-            continuous: False: actions have no continuous parts, which noise could change.
+            continuous: whether actions have continuous parts, which noise_color affects.
         """
         useful = [
             one for one in self.remedies
@@ -52,8 +52,8 @@ def either(alternatives: Sequence[str]) -> str:
 
 def _is_set(remedy: str, settings: Mapping[str, Any]) -> bool:
     """Return True if a remedy is ``name=value``, and the setting has this value."""
-    name, _, value = remedy.partition("=")
-    return bool(value) and str(settings.get(name)) in (value, f"{value}.0")
+    name, _, value = remedy.partition(",")[0].partition("=")
+    return bool(value) and name in settings and str(settings[name]) in (value, f"{value}.0")
 
 
 _CAUSES = (
@@ -67,26 +67,26 @@ RULES = (
     Rule("endless-episodes", work.endless_episodes,
          (f"a time limit: {TIME_LIMIT}",)),
     Rule("flat-returns", returns.flat_returns,
-         ("a denser reward in a wrapper", "more entropy_coef")),
+         ("a denser reward in a wrapper", "a larger entropy_coef")),
     Rule("actors-die", work.actors_die, ("fixing the environment's error, shown on the terminal",)),
     Rule("standstill", learning.standstill, ("a larger learning_rate", "more epochs"),
          ("clip-fraction", "entropy-collapsed", "flat-returns")),
     Rule("kl-high", learning.kl_high, ("a smaller learning_rate", "fewer epochs")),
     Rule("random-policy", learning.random_policy, ("a smaller entropy_coef",), ("flat-returns",)),
     Rule("returns-unnormalised", learning.returns_unnormalised,
-         ("scale_free=True", "reward_scale")),
+         ("scale_free=True", "a smaller reward_scale")),
     Rule("gradient-clipped", learning.gradient_clipped, ("a larger max_grad_norm",),
          ("returns-unnormalised",)),
     Rule("lag-high", learning.lag_high, ("a smaller max_lag", "fewer actors"), ("kl-high",)),
     Rule("clip-fraction", learning.clip_fraction, ("a larger clip", "a smaller learning_rate"),
          ("kl-high", "lag-high")),
     Rule("value-blind", learning.value_blind,
-         ("value_coef", "normalize_values=True", "a smaller gamma"),
+         ("a larger value_coef", "normalize_values=True", "a smaller gamma"),
          ("flat-returns", "kl-high", "endless-episodes", "standstill", "returns-unnormalised",
           "entropy-collapsed")),
     Rule("means-outside", learning.means_outside, ("bounds_coef=0.01", "squash_actions=True")),
     Rule("entropy-collapsed", learning.entropy_collapsed,
-         ("more entropy_coef", "a smaller learning_rate"), ("flat-returns",)),
+         ("a larger entropy_coef", "a smaller learning_rate"), ("flat-returns",)),
     Rule("return-lost", returns.return_lost, ("a smaller learning_rate", "lr_schedule=linear"),
          ("kl-high", "entropy-collapsed")),
     Rule("below-start", returns.below_start,
@@ -100,14 +100,14 @@ RULES = (
          ("eval_deterministic=False, if sampled actions perform better",), ("greedy-far",)),
     Rule("rollouts-dropped", work.rollouts_dropped,
          ("a larger max_lag or batch_size", "max_policy_lag=None")),
-    Rule("learner-idle", work.learner_idle, ("more num_actors or envs_per_actor",),
+    Rule("learner-idle", work.learner_idle, ("more actors or envs_per_actor",),
          ("environment-slow",)),
     Rule("learner-slow", work.learner_slow,
          ("a smaller network", f"smaller images ({RESIZE})", "fewer passes over each batch",
           "a GPU")),
     Rule("small-image", work.small_image, ("conv=auto; one_hot for grids of symbols",)),
     Rule("actors-idle", work.actors_idle,
-         ("fewer num_actors", "more learner_threads or num_learners")),
+         ("fewer actors", "more learners or learner_threads")),
     Rule("learners-uneven", work.learners_uneven, ("preempt_fraction", "cores_per_learner")),
 )  # fmt: skip
 """Findings are reported in this order: earlier ones may cause later ones."""

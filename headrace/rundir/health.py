@@ -122,16 +122,16 @@ def as_json(logged: LoggedFinding) -> dict[str, Any]:
     return values | ({"earlier": True} if logged.earlier else {})
 
 
+def _finding(line: Mapping[str, Any]) -> Finding:
+    remedy = line["remedy"] if "remedy" in line else line["mends"]  # its earlier name
+    return Finding(str(line["name"]), str(line["text"]), str(remedy))
+
+
 def _read_findings(file: Path) -> list[LoggedFinding]:
     if not os.path.lexists(file):
         return []
     try:
         lines = read_jsonl(file)
-        return [
-            LoggedFinding(
-                Finding(*(str(line[name]) for name in Finding._fields)), int(line["env_steps"])
-            )
-            for line in lines
-        ]
+        return [LoggedFinding(_finding(line), int(line["env_steps"])) for line in lines]
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"{file} can't be read: {error!r}") from error

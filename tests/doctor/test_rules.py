@@ -303,8 +303,11 @@ def test_every_rule_has_its_case_and_its_sentence_a_figure_and_a_setting():
 
 def test_a_remedy_leaves_out_settings_that_are_set():
     (rule,) = [rule for rule in rules.RULES if rule.name == "value-blind"]
-    assert rule.remedy({}) == "value_coef, normalize_values=True, or a smaller gamma"
-    assert rule.remedy({"normalize_values": True}) == "value_coef, or a smaller gamma"
+    assert rule.remedy({}) == "a larger value_coef, normalize_values=True, or a smaller gamma"
+    assert rule.remedy({"normalize_values": True}) == "a larger value_coef, or a smaller gamma"
+    (rule,) = [rule for rule in rules.RULES if rule.name == "rollouts-dropped"]
+    assert "max_policy_lag=None" in rule.remedy({})  # whose value isn't known
+    assert "max_policy_lag" not in rule.remedy({"max_policy_lag": None})
     (rule,) = [rule for rule in rules.RULES if rule.name == "flat"]
     assert "noise_color=1" in rule.remedy({})
     assert "noise_color" not in rule.remedy({}, continuous=False)
@@ -458,6 +461,9 @@ def test_columns_know_what_lines_lack_and_which_half_is_late():
     assert (history.median("a"), history.first("a"), history.last("a")) == (3.0, 1.0, 3.0)
     assert math.isnan(history.median("b"))
     assert history.progress == 0.5
+    timed = [{"env_steps": 10, "seconds": 4.0}, {"env_steps": 30, "seconds": 12.0}]
+    assert History(timed, {"total_steps": 60, "stop_time_s": 16.0}, None).progress == 0.75
+    assert History(timed, {"total_steps": 60, "stop_time_s": None}, None).progress == 0.5
     assert math.isnan(history.setting("clip"))
 
 

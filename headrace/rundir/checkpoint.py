@@ -70,7 +70,8 @@ def find(path: str | Path, which: str = "latest") -> Path:
         return target
     newest = newest_whole(folder, "step" if which == "latest" else which)
     if newest is None:
-        if hint := nested_runs(path):
+        is_run = os.path.exists(path / "config.json")
+        if not is_run and (hint := nested_runs(path)):
             raise CheckpointError(f"{path} is not a run directory{hint}")
         missing = f"{which[:60]} checkpoint" if which != "latest" else _first_checkpoint(path)
         raise CheckpointError(f"run directory {path} has no {missing}")

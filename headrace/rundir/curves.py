@@ -150,20 +150,22 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
 
 
 def _named_by_module(runs: Sequence[RunCurves]) -> list[dict[str, Any]]:
-    """Return the settings of runs, with a script's code named as another run names the module.
+    """Return the settings of runs, with ``__main__`` replaced by the script's module name.
 
-    This is ``train:Env`` instead of ``__main__:Env``, if the runs have only one script, train.py.
+    Only for runs of a single script, if other runs name its environment, as in ``train:Env``.
     """
-    files = {file for run in runs if (file := run.settings.get("env_file"))}
-    others = {run.settings.get("env") for run in runs if not run.settings.get("env_file")}
     every = [run.settings for run in runs]
+    pairs = [(one.get("env"), one.get("env_file")) for one in every]
+    files = {file for _, file in pairs if file and isinstance(file, str)}
+    others = [env for env, file in pairs if not file]
     if len(files) != 1:
         return every
-    module = f'"{Path(files.pop()).stem}:'
+    module = json.dumps(Path(files.pop()).stem)[:-1] + ":"
     renamed = [json.loads(json.dumps(one).replace('"__main__:', module)) for one in every]
+    is_named = [bool(new.get("env_file")) and new.get("env") in others for new in renamed]
     return [
-        {**new, "env_file": None} if one.get("env_file") and new["env"] in others else one
-        for one, new in zip(every, renamed, strict=True)
+        {**new, "env_file": None} if named else one
+        for one, new, named in zip(every, renamed, is_named, strict=True)
     ]
 
 

@@ -199,6 +199,10 @@ def test_an_environment_of_a_script_is_the_same_by_its_module(tmp_path):
     other = run("d", "__main__:Reach", "/other/reach.py")  # which of them is the module?
     assert len(by_settings([module, script, other])) == 3
     assert list(by_settings([script])) == ["ppo on Reach"]
+    odd = run("e", "__main__:Reach", '/work/my"reach.py')
+    assert len(by_settings([odd, run("f", 'my"reach:Reach', None)])) == 1
+    for env, file in (([], None), ("reach:Reach", ["a"]), ("reach:Reach", -1), ({}, "/a.py")):
+        assert len(by_settings([script, run("g", env, file)])) == 2
 
 
 def test_settings_are_shown_and_compared_as_they_are():

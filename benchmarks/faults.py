@@ -2,7 +2,7 @@
 
 Each trial draws a backend, a phase and a fault, runs a short training with it, and then resumes
 the run. The same seed and number draw the same trial. A trial fails if a command hangs, prints a
-traceback, fails without a message, leaves processes or shared memory behind, loses more
+traceback, fails without a message, leaves processes, memory or files behind, loses more
 steps than the checkpoint interval allows, or can't be resumed.
 
     python benchmarks/faults.py                       an hour; needs Linux
@@ -89,13 +89,18 @@ def drawn(
     rng = random.Random(f"{seed} {number}")
     backend = backends[number % len(backends)]
     phases = list(PHASES)[:3] if backend == "cluster_env" else list(PHASES)
+    if not set(names) & set(OUTSIDE) and backend != "cluster_env":
+        phases.remove("start")  # may have no file, in which faults happen
     phase = rng.choice(phases)
     file, numbers = PHASES[phase]
     late = rng.uniform(0.2, 1.5) if phase == "training" else rng.choice((0.0, 0.0, 0.05))
     if phase == "start" and rng.random() < 0.5:
         file, late = "", rng.uniform(0.0, 2.5)  # before there is any file
     kinds = {**OUTSIDE} if not file or backend == "cluster_env" else {**OUTSIDE, **INSIDE}
-    name = rng.choice([one for one in kinds if one in names] or list(OUTSIDE))
+    wanted = [one for one in kinds if one in names]
+    if not wanted:
+        raise SystemExit(f"none of {', '.join(names)} happens with backend {backend}")
+    name = rng.choice(wanted)
     what, value = kinds[name]
     return Fault(backend, phase, name, file, rng.choice(numbers), late, what, value)
 

@@ -1,4 +1,4 @@
-"""Checks what a trial of faults.py leaves behind: processes, memory, files, and its step counts."""
+"""Checks a trial of faults.py: processes, memory and files left behind, and step counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import dataclass, field
@@ -93,6 +94,8 @@ def check_left(outcome: Outcome, places: Places, mark: str, before: set[str]) ->
         outcome.faults.append(f"left shared memory {sorted(blocks)[:3]}")
     if files := sorted(str(x.relative_to(places.folder)) for x in places.temporary.rglob("*")):
         outcome.faults.append(f"left files {files[:3]}")
+        for one in places.temporary.iterdir():
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
 
 
 def check_checkpoint(fault: Fault, status: int | None, outcome: Outcome, run: Path) -> None:
@@ -120,7 +123,7 @@ def check_steps(
     trained = last_result(places.run) - began_at
     if trained > taken:
         outcome.faults.append(f"{trained:,} steps are reported, {taken:,} were taken")
-    is_exact = fault.backend != "serial"  # whose process takes the steps of evaluations, too
+    is_exact = fault.backend != "serial"  # serial also counts steps of evaluations
     if is_exact and status == 0 and taken - trained > INTERVAL + 3 * IN_FLIGHT:
         outcome.faults.append(f"{trained:,} steps are reported of {taken:,} taken")
 
@@ -131,11 +134,13 @@ def check_files(outcome: Outcome, run: Path) -> None:
     for line in (run / "metrics.jsonl").read_text().splitlines():
         try:
             steps.append(json.loads(line)["env_steps"])
-        except ValueError:
+        except (ValueError, KeyError, TypeError):
             outcome.faults.append(f"metrics.jsonl has the line {line[:80]!r}")
-    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+    if not steps:
+        outcome.faults.append("metrics.jsonl is empty")
+    elif any(later <= earlier for earlier, later in itertools.pairwise(steps)):
         outcome.faults.append("env_steps of metrics.jsonl do not increase")
-    if json.loads((run / "summary.json").read_text())["env_steps"] != steps[-1]:
+    if json.loads((run / "summary.json").read_text()).get("env_steps") != (steps or [None])[-1]:
         outcome.faults.append("summary.json and metrics.jsonl differ in env_steps")
     if kept := sorted(x.name for x in run.rglob("*") if "tmp" in x.name or x.name[0] == "."):
         outcome.faults.append(f"the run keeps {kept[:3]}")

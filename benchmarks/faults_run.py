@@ -161,7 +161,7 @@ def _watched(
 
 
 def _copy(pipe: IO[bytes], path: Path) -> None:
-    """Write what a command prints to a file, which a full disk would prevent."""
+    """Copy a command's output to a file, since its own writes may fail."""
     with pipe, path.open("wb", buffering=0) as file:
         while data := pipe.read(1 << 16):
             file.write(data)

@@ -1,9 +1,9 @@
 """Trains with random settings of valid types, and checks that each is accepted or rejected.
 
-A trial changes a few settings of a short run on a small environment. While an error message
-rejects a setting, the run starts again with the nearest valid value, or without the setting. A
-trial fails if a run hangs, crashes, fails without a one-line message, or rejects a value that the
-message called valid. The same seed and number draw the same trial.
+A trial changes a few settings of a short run on a small environment. If an error rejects a setting,
+the run restarts with the nearest valid value, or without the setting. A trial fails if a run hangs,
+crashes, fails without a one-line message, or rejects a value that a message suggested. The same
+seed and number draw the same trial.
 
     python benchmarks/fuzz_configs.py --trials 300
     python benchmarks/fuzz_configs.py --seed 7 --trial 31   repeat one trial
@@ -105,7 +105,7 @@ def trial(algorithm: str, env: str, settings: dict[str, Any], run: Run) -> tuple
         if end.problem or end.status == 0:
             return end.problem or "trained", output, rejections
         name, near = rejected(end, now), _NEAREST.search(end.output)
-        if name in nearest and near is not None:  # without it, the setting does not fit others
+        if name in nearest and near is not None:  # else it conflicts with others
             return "rejects its nearest value", output, rejections
         if name is None:
             return "refused", output, rejections
@@ -150,7 +150,7 @@ def drawn(rng: random.Random) -> tuple[str, str, dict[str, Any]]:
     sizes = {"num_actors": 1, "envs_per_actor": 4, "fragment_length": 8, "eval_episodes": 1}
     if rng.random() < 0.9:
         settings = sizes | settings
-    if rng.random() < 0.9:  # other processes take most of the time
+    if rng.random() < 0.9:  # other transports are slow to start
         settings.setdefault("transport", "serial")
     return algorithm, env, settings
 
@@ -192,7 +192,7 @@ def all_plain(settings: dict[str, Any]) -> bool:
 
 
 def with_extremes(settings: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Replace some numbers by values that may be out of range."""
+    """Replace some numbers with values that may be out of range."""
     changed = dict(settings)
     for name, value in settings.items():
         if type(value) in (int, float) and rng.random() < 0.3:

@@ -2,9 +2,9 @@
 
 A trial copies a small run, sweep, population or league, damages one of its files or folders (cut,
 changed bits, swapped, replaced by a link, a pipe, a folder, other data, or made very large), and
-runs one command. It fails if the command hangs, crashes, fails without a one-line message, takes
-much memory, or changes anything outside the directory. The same seed, number and kinds draw the
-same trial, up to values that depend on time. The damaged directory of a failed trial is kept.
+runs one command. It fails if the command hangs, crashes, fails without a one-line message, uses
+over 2 GB, or changes anything outside the directory. The same seed, number and kinds draw the
+same trial, except for time-dependent values. The damaged directory of a failed trial is kept.
 
     python benchmarks/fuzz_runs.py --trials 500
     python benchmarks/fuzz_runs.py --seed 7 --trial 31   repeat one trial
@@ -100,7 +100,9 @@ def main(args: Args) -> int:
                 print("\n".join(f"    {x[:200]}" for x in output.splitlines()[-12:]), flush=True)
             if problem:
                 args.output.mkdir(parents=True, exist_ok=True)
-                copied(Path(folder) / "trial" / "damaged", args.output / f"{args.seed}_{number}")
+                kept = args.output / f"{args.seed}_{number}"
+                shutil.rmtree(kept, ignore_errors=True)
+                copied(Path(folder) / "trial" / "damaged", kept)
     print(f"{sum(ends.values())} trials: {dict(ends)}")
     return int(bool(set(ends) - {"ok"}))
 
@@ -155,7 +157,7 @@ def copied(source: Path, target: Path) -> None:
 def damage(directory: Path, outside: Path, rng: random.Random) -> tuple[Path, str]:
     """Damage something in a directory; return its path, and how it was damaged."""
     paths = sorted(p for p in directory.rglob("*") if not p.is_symlink())
-    while True:  # until a damage changes something
+    while True:  # until something has changed
         path, name = rng.choice(paths), rng.choice(list(DAMAGES))
         before = _content(path)
         DAMAGES[name](path, outside, rng)
@@ -164,7 +166,7 @@ def damage(directory: Path, outside: Path, rng: random.Random) -> tuple[Path, st
 
 
 def _content(path: Path) -> tuple[int, bytes] | None:
-    """Return a file's mode and first bytes, and a folder's mode; None if it does not exist."""
+    """Return the mode, and a file's first bytes or a folder's names; None if missing."""
     if not os.path.lexists(path):
         return None
     mode, data = path.lstat().st_mode, b""

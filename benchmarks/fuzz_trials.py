@@ -15,7 +15,7 @@ from typing import NamedTuple
 _MOST_GB = 2.0
 CRASHED = 99  # exit status of a function that raised an unexpected error
 
-# Modules that runs import when they need them: half of the time of a short run
+# Modules that runs import lazily, which takes half of a short run's time
 _OF_RUNS = ("headrace.launch.local", "headrace.trainer.trainer", "headrace.reporting.page",
             "headrace.rundir.plot", "headrace.rundir.terminal", "matplotlib.figure",
             "matplotlib.backends.backend_agg", "tensorboard.compat.proto.event_pb2",
@@ -33,7 +33,7 @@ class Ended(NamedTuple):
 
     status: int | None  # None: it took too long
     output: str
-    peak_gb: float = 0.0  # most memory of the process
+    peak_gb: float = 0.0  # peak memory in GB
 
     @property
     def problem(self) -> str | None:
@@ -45,7 +45,7 @@ class Ended(NamedTuple):
         if self.status == CRASHED or "Traceback (most recent" in self.output:
             return "prints a traceback"
         if self.peak_gb > _MOST_GB:
-            return f"takes more than {_MOST_GB:g} GB of memory"
+            return f"uses more than {_MOST_GB:g} GB of memory"
         lines = self.output.strip().splitlines()
         if self.status != 0 and not (
             lines and any(x.startswith("headrace: ") or "For full helptext" in x for x in lines)

@@ -19,7 +19,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def _fill(seconds: float) -> None:
-    """Let writes to files of this process fail after the first bytes, for some time."""
+    """Make file writes of this process fail beyond 100 bytes, for some seconds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LEFT_BYTES, hard))
     restore = threading.Timer(seconds, resource.setrlimit, (resource.RLIMIT_FSIZE, (soft, hard)))

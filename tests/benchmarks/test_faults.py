@@ -37,7 +37,7 @@ def test_ends_are_judged(function, problem, benchmark):
 def test_much_memory_is_a_problem(benchmark, monkeypatch):
     trials = benchmark("fuzz_trials")
     monkeypatch.setattr(trials, "_MOST_GB", 0.001)
-    assert trials.ended(lambda: 0, 5.0).problem == "takes more than 0.001 GB of memory"
+    assert trials.ended(lambda: 0, 5.0).problem == "uses more than 0.001 GB of memory"
 
 
 def _refusing(refusals):

@@ -22,11 +22,13 @@ def examples(count: int, **others: bool) -> settings:
 
 def few_of(cases: Sequence[Any], few: Sequence[Any]) -> list[Any]:
     """Return cases of a parametrised test, of which ``make test`` runs only a few."""
+    assert all(case in cases for case in few)
     rest = (case if isinstance(case, tuple) else (case,) for case in cases if case not in few)
     return [*few, *(pytest.param(*case, marks=pytest.mark.full) for case in rest)]
 
 
 def few_named(cases: Mapping[str, Any], few: Sequence[str]) -> list[Any]:
     """Return named cases of a parametrised test, of which ``make test`` runs only a few."""
+    assert set(few) <= set(cases)
     marks = {name: () if name in few else pytest.mark.full for name in cases}
     return [pytest.param(case, id=name, marks=marks[name]) for name, case in cases.items()]

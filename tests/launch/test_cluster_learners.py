@@ -22,6 +22,7 @@ import torch.distributed as dist
 import headrace as hr
 from headrace.errors import ConfigError, LearnerFailed
 from headrace.launch.learner import learn
+from headrace.launch.learners import cause
 from headrace.ray import learners as cluster
 from headrace.ray.connection import shared
 from headrace.ray.store import RayStore, store_class
@@ -163,16 +164,13 @@ def test_what_only_the_head_can_import_is_told(only_here):
 
 
 def test_what_ends_a_run_names_who_said_it():
-    group, learners = (
-        hr.LearnerGroup.__new__(hr.LearnerGroup),
-        SimpleNamespace(name=lambda rank: f"learner {rank} (node n{rank})"),
-    )
+    learners = SimpleNamespace(name=lambda rank: f"learner {rank} (node n{rank})")
     error = ConfigError("headrace is 0.1.0 there and 0.0.1 where the run was started")
     for rank, words in ((0, f"{error}"), (1, f"learner 1 (node n1): {error}")):
-        group._learners = [SimpleNamespace(failure=error if r == rank else None) for r in range(2)]
-        cause = group._cause(learners, [rank])
-        assert isinstance(cause, ConfigError)
-        assert str(cause) == words
+        states = [SimpleNamespace(failure=error if r == rank else None) for r in range(2)]
+        found = cause(states, learners, [rank], 1.0)
+        assert isinstance(found, ConfigError)
+        assert str(found) == words
 
 
 def test_a_learner_meets_the_others_by_the_address_of_its_node(ray_cluster, monkeypatch):

@@ -152,7 +152,7 @@ _FIGURES = (
     ),
     *(
         Row(f"Fig. 5{part}", f"{env[:-3]}: IMPACT's return is above {other}'s at equal {by}",
-            "settings of Table 2, 1/32 of the batch", _MUJOCO, judge)
+            "Table 2, scaled down (see above)", _MUJOCO, judge)
         for env in MUJOCO
         for other in ("PPO", "IMPALA")
         for part, by, judge in (
@@ -244,7 +244,7 @@ _APPENDIX = (
     ),
 )  # fmt: skip
 _UNTESTED = (
-    Row("Figs. 5, 6, 8", "returns after three hours of training, and six Atari games",
+    Row("Figs. 5, 6, 8", "returns after three hours, and on six Atari games",
         why="16 or 32 cores and a GPU for three hours per run"),
     Row("Section 4.3", "tuned baselines", why="needs the 115 runs of the searches in Tables 3, 4"),
     Row("Appendix D", "A3C solves InvertedPendulum but no harder control",
@@ -263,11 +263,12 @@ PAGE = Page(
     intro="π is the learner's policy, μ the worker's, π′ the target network's. The probability "
     "ratio is R1 = π/π′, R2 = π/μ (PPO's) or R3 = min(μ/π′, ρ) · π/μ (IMPACT's). The buffer holds "
     "N batches, each for K passes; target periods count SGD steps. Small tasks have the clipping "
-    "of Tables 1 and 2, higher learning rates, no KL penalty, and batches of 256 steps, 16 per "
-    "environment. MuJoCo's tasks have the settings of Table 2, but 1/32 of the batch, fewer steps "
-    "and 64 × 64 units. IMPALA has the learning rate of the others there, and N is 4, chosen on "
-    "Hopper with another seed (Table 2: 16). The *regulator* is linear-quadratic control with "
-    "eight actions. *Mean return*: over the training curve; *final return*: of the last 100 "
-    "training episodes; *equal time*: when the fastest run ended. *Beyond*: changes that aren't in "
-    "the paper. The full form replaces Pendulum by HalfCheetah, and CartPole by LunarLander.",
+    "of Tables 1 and 2, higher learning rates, no KL penalty, and minibatches of 256 steps. MuJoCo "
+    "tasks run in one process with Table 2's settings, but 1/32 of the batch, fewer steps, 64 × 64 "
+    "units and `scale_free=True`. IMPALA has the learning rate of the others there, and N is 4, "
+    "chosen on Hopper with another seed (Table 2: 16). The *regulator* is linear-quadratic control "
+    "with eight actions. *Mean return*: over the training curve; *final return*: of the last 100 "
+    "training episodes; *equal time*: when the first run ended (processor time of runs in one "
+    "process). *Beyond*: changes that aren't in the paper. In rows without \"ms per step\", the "
+    "full form has HalfCheetah instead of Pendulum, and LunarLander instead of CartPole.",
 )  # fmt: skip

@@ -224,7 +224,7 @@ def _mujoco(form: Form) -> list[dict[str, Any]]:
 
 
 def _in_turn(tasks: Mapping[str, int], form: Form) -> list[dict[str, Any]]:
-    """Return the cases of the compared algorithms, the first seed of all tasks first."""
+    """Return the cases of the compared algorithms on all tasks, sorted by seed."""
     cases = [_cases(env, steps, COMPARED, form.seeds(3, 3)) for env, steps in tasks.items()]
     return sorted(itertools.chain(*cases), key=lambda case: case["seed"])
 

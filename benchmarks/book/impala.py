@@ -121,7 +121,7 @@ _TASKS = (
         "IMPALA, 4 tasks", FOUR,
         tasks(AGENT | DEEP, AGENT | SHALLOW, "impala_four_tasks", ("deep", "shallow"))),
     Row("Table 3", "population-based training beats a random search",
-        "`benchmarks/pbt.py`, best member's mean reward", ("impala_pbt",), populations),
+        "`benchmarks/pbt.py`, 4 members, best member's mean reward", ("impala_pbt",), populations),
     Row("Table 3, Figure 5", "one agent for all tasks scores above one expert per task",
         "IMPALA, 4 unrelated tasks, deep network", FOUR, transfer("impala_four_tasks")),
     Row("Appendix B", "one agent for related tasks scores above one expert per task",
@@ -162,7 +162,7 @@ PAGE = Page(
         "Scores are 0 for a random policy and 1 for a reference policy; differences are means over "
         "tasks. *3 tasks*: CartPole, Acrobot and LunarLander, with the same randomly sampled "
         "settings for all algorithms, and a fixed policy lag. *5 tasks*: these, SimpleSatellite "
-        "and a linear-quadratic regulator with two actions. *4 tasks*: the first three and "
+        "and a linear-quadratic regulator with two actions. *4 tasks*: the 3 tasks and "
         "Pendulum, with default settings (6 passes over each batch for IMPALA, 1 for A3C). *Lag "
         "8*: actors use the weights of 8 updates ago. *Replay*: half of each batch is replayed. "
         "CartPole's returns are of the last 100 training episodes, at most 500."

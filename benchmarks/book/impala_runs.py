@@ -32,8 +32,8 @@ from headrace.types import METRICS_BYTES, Rollout
 SATELLITE = "headrace_ssa:headrace/SimpleSatellite-v0"
 REGULATOR = "book.impact_envs:Regulator-v0"
 SCALES = {task.env_id: task for task in ALL_TASKS.values()}
-SCALES[SATELLITE] = Task(SATELLITE, 100_000, 20, 38.2, 134.0)  # to the mean optimal return
-SCALES[REGULATOR] = Task(REGULATOR, 100_000, 20, -103.0, -0.9)  # to the best linear controller
+SCALES[SATELLITE] = Task(SATELLITE, 100_000, 20, 38.2, 134.0)  # high: mean optimal return
+SCALES[REGULATOR] = Task(REGULATOR, 100_000, 20, -103.0, -0.9)  # high: best linear controller
 TASKS = {"CartPole-v1": 0.1, "Acrobot-v1": 0.1, "LunarLander-v3": 0.05}  # scales of rewards
 CORRECTED = TASKS | {SATELLITE: 0.1, REGULATOR: 1.0}
 NUM_ENVS, NUM_ACTORS = 16, 4

@@ -61,12 +61,12 @@ def evaluate(
     env = resolve_imports.environment(folder, values, trust)
     policy = load(run_dir, which, trust=trust)
     limits = limits_of(config, max_steps, timeout_s)
-    films = {} if video is None else {"": env}
+    videos = {} if video is None else {"": env}
     kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
     deterministic = config.get("eval_deterministic", True)
     if isinstance(env, Tasks):
         env = probe(env, config["engine"], kwargs, seed, looks_for_stacks=False).env
-        films = dict(zip(env.names, env.envs, strict=True)) if films else {}
+        videos = dict(zip(env.names, env.envs, strict=True)) if videos else {}
     made = map(EnvChange.from_json, checkpoint.env_changes(folder))
     result = evaluation.evaluate(
         policy,
@@ -86,18 +86,20 @@ def evaluate(
     else:
         print("\n".join(_lines_of(result)))
     how = seed, kwargs, config["engine"], deterministic, limits
-    _record(policy, films, str(video), how)
+    _record(policy, videos, str(video), how)
 
 
-def _record(policy: AnyPolicy, films: Mapping[str, Any], folder: str, how: tuple[Any, ...]) -> None:
-    """Record an episode of each environment; ``how`` are further arguments of record_video."""
+def _record(
+    policy: AnyPolicy, videos: Mapping[str, Any], folder: str, how: tuple[Any, ...]
+) -> None:
+    """Record an episode of each environment; ``how``: other arguments of record_video."""
     from headrace.rundir.video import record_video
 
-    for name, one in films.items():
+    for name, one in videos.items():
         try:
             path = record_video(policy, one, Path(folder, name.replace("/", "-")), *how)
         except ConfigError as error:
-            if len(films) == 1:
+            if len(videos) == 1:
                 raise
             print(f"headrace: {name}: {error}", file=sys.stderr)  # other tasks may be drawn
         else:

@@ -1,4 +1,4 @@
-"""Processes of several learners, what is known of each, and the cause if one is lost."""
+"""Interface of learner processes, their states, and the cause of a lost learner."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FATAL = (ConfigError, CheckpointError, NonFinite, EnvironmentFault)
 
 
 class Learners(Protocol):
-    """Processes of one generation of learners, each running :func:`learn`."""
+    """Processes of one generation of learners, which run ``headrace.launch.learner.learn``."""
 
     def receive(self, timeout_s: float) -> list[tuple[int, tuple[Any, ...]]]:
-        """Return (rank, message) pairs, or wait for the first; ``gone`` if a process has exited.
+        """Return (rank, message) pairs, after waiting for one; ``gone``: the process exited.
 
         Raises:
             HeadraceError: neither these nor new learners can run.
@@ -61,29 +61,29 @@ class LearnerState:
     traceback: str = ""
 
 
-def lost_ranks(states: Sequence[LearnerState], listened: float, limit: float) -> list[int]:
+def lost_ranks(states: Sequence[LearnerState], listened_at: float, timeout_s: float) -> list[int]:
     """Return the ranks that failed, exited, or have been silent for too long.
 
     Args:
-        states: of each learner, by rank.
-        listened: time at which messages were last received.
-        limit: seconds of silence (``learner_timeout_s``).
+        states: learners, by rank.
+        listened_at: time at which messages were last received.
+        timeout_s: longest silence in seconds (``learner_timeout_s``).
     """
     ranks = []
     for rank, one in enumerate(states):
-        gone = one.gone or listened - one.last_message > limit
+        gone = one.gone or listened_at - one.last_message > timeout_s
         if not one.done and (gone or one.failure is not None):
             ranks.append(rank)
     return ranks
 
 
 def cause(
-    states: Sequence[LearnerState], learners: Learners, lost: Sequence[int], limit: float
+    states: Sequence[LearnerState], learners: Learners, lost: Sequence[int], timeout_s: float
 ) -> HeadraceError:
     """Return the failure that most likely caused the others.
 
     Args:
-        states, limit: see :func:`lost_ranks`.
+        states, timeout_s: see :func:`lost_ranks`.
         learners: their processes, for names and exit codes.
         lost: ranks that are lost, at least one.
     """
@@ -101,6 +101,6 @@ def cause(
             return LearnerFailed(f"{learners.name(rank)} {learners.how_ended(rank)}")
     for rank in lost:
         if states[rank].failure is None:
-            silent = f"{limit:g} s (learner_timeout_s)"
+            silent = f"{timeout_s:g} s (learner_timeout_s)"
             return LearnerFailed(f"{learners.name(rank)} was silent for {silent}")
     return failures[0]

@@ -108,7 +108,7 @@ def _interface(address: str) -> str | None:
 
 
 class ClusterLearners:
-    """One generation of learners as Ray actors; see :class:`~headrace.launch.group.Learners`.
+    """One generation of learners as Ray actors; see :class:`~headrace.launch.learners.Learners`.
 
     Args:
         config: settings of the run.

@@ -71,6 +71,8 @@ class Config:
     object."""
     env_file: Annotated[str | None, tyro.conf.Suppress] = None
     """File of the script that defines the environment; detected automatically."""
+    automatic: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+    """Sizes that were auto and that headrace chose at the start; recorded automatically."""
     wrappers: Annotated[
         tuple[Annotated[Any, WRAPPER, tyro.conf.arg(constructor=str)], ...],
         tyro.conf.arg(name="wrapper", metavar="NAME[:JSON]"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from headrace.actors.sizes import AUTO
+from headrace.actors.sizes import AUTO, SIZES
 from headrace.config import Config
 from headrace.doctor.doctor import no_findings
 from headrace.errors import CheckpointError
@@ -23,7 +23,7 @@ from headrace.rundir.health import findings
 VIDEO_BYTES = 700_000  # total size of embedded videos; others are linked
 _SPENT = (("learn", "computing"), ("wait", "waiting for rollouts"), ("publish", "publishing"),
           ("comm", "all-reduce"), ("sync", "waiting for others"))  # fmt: skip
-_LEFT_OUT = ("init_from", "env_file")
+_LEFT_OUT = ("init_from", "env_file", "automatic")
 
 
 class Video(NamedTuple):
@@ -118,7 +118,9 @@ def settings_table(runs: Sequence[RunCurves]) -> dict[str, list[tuple[str, list[
     else:
         defaults = _defaults(str(columns[0].get("algo")))
         top = [n for n in names if n not in defaults or _differ(n, [columns[0], defaults])]
-        chosen = [name for name in top if defaults.get(name) == AUTO or name in SYMBOLS]
+        (run,) = [one for one in runs if one.settings]
+        given = {*SIZES} - {*run.automatic} if run.automatic else set()
+        chosen = [n for n in top if n not in given and (defaults.get(n) == AUTO or n in SYMBOLS)]
         parts = {"Changed settings": [name for name in top if name not in chosen]}
         parts["Chosen at the start, unless set"] = chosen
         last = "Default settings"

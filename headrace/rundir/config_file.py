@@ -28,7 +28,13 @@ _BEFORE_ANY_ALGO: dict[str, Any] = {"kl_limit": None, "noise_color": 0.0}  # als
 _BEFORE_ALGO: dict[str, Any] = {"fused": False}
 _BEFORE_OF: dict[str, dict[str, Any]] = {"impala": {"minibatches": 1}}
 
-_OF_THE_COMMAND = ("resume", "overwrite", "run_dir", "init_from")  # may differ when resuming
+_OF_THE_COMMAND = (
+    "resume",
+    "overwrite",
+    "run_dir",
+    "init_from",
+    "automatic",
+)  # may differ when resuming
 # Settings that can't change when a run is resumed, and why. The network's fields can't either.
 _KEPT = {
     "tasks": "training is counted by task",
@@ -116,7 +122,7 @@ def flat_settings(values: dict[str, Any]) -> dict[str, Any]:
     flat = {"algo": name, "env": "", **defaults, **_BEFORE, **values}
     flat |= {"algo": name} | of_algo | _of_algo(algo)
     flat |= json.loads(json.dumps(Network().to_json())) | BEFORE | network
-    for one_run in ("seed", "run_dir", "resume", "overwrite", "network"):
+    for one_run in ("seed", "run_dir", "resume", "overwrite", "network", "automatic"):
         del flat[one_run]
     return flat
 
@@ -154,6 +160,7 @@ def replaced(config: Config, settings: dict[str, Any]) -> Config:
     torso = None if parts["network"] is config.network else parts["network"].torso
     if "env" in whole or scripts.file_of(*code, torso) is not None:
         whole.setdefault("env_file", None)  # new code is not from the old file
+    whole.setdefault("automatic", tuple(x for x in config.automatic if x not in settings))
     return dataclasses.replace(config, **(whole | parts))
 
 

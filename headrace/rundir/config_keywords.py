@@ -14,6 +14,7 @@ class Settings(TypedDict, total=False):
     tasks: tuple[Any, ...]
     env_kwargs: dict[str, Any]
     env_file: str | None
+    automatic: tuple[str, ...]
     wrappers: tuple[Any, ...]
     engine: Literal["auto", "native", "envpool", "sync", "async", "threads"]
     transport: Literal["shm", "serial"]

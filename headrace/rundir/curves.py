@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from headrace.actors.sizes import SIZES
+from headrace.actors.sizes import AUTO, SIZES
 from headrace.envs.info_metrics import PREFIX
 from headrace.errors import CheckpointError, shown
 from headrace.processes import safe_files
@@ -49,6 +49,13 @@ class RunCurves:
     evaluations: list[dict[str, Any]]
     described: dict[str, Any] = field(default_factory=dict)
     returns: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def automatic(self) -> list[str]:
+        """Names of the sizes that headrace chose."""
+        config = self.described.get("config")
+        names = config.get("automatic") if isinstance(config, dict) else None
+        return [name for name in SIZES if isinstance(names, list) and name in names]
 
     def curve(self, x: str, y: str, evaluated: bool = False) -> Curve:
         """Return the points of the lines that contain both names."""
@@ -129,11 +136,13 @@ def eval_envs(runs: Sequence[RunCurves]) -> list[str]:
 def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     """Group runs that differ only in their seed, by the settings that distinguish the groups.
 
-    Runs with equal settings and equal seeds aren't a group: their directories tell them apart.
+    Sizes that headrace chose count as equal. Runs with equal settings and equal seeds aren't a
+    group: their directories tell them apart.
     """
     groups: dict[str, list[RunCurves]] = {}
     compared: dict[str, dict[str, Any]] = {}  # settings of each group
-    for run, settings in zip(runs, _named_by_module(runs), strict=True):
+    chosen = [{**run.settings, **dict.fromkeys(run.automatic, AUTO)} for run in runs]
+    for run, settings in zip(runs, _named_by_module(chosen), strict=True):
         key = json.dumps(settings, sort_keys=True) if settings else str(run.path)
         groups.setdefault(key, []).append(run)
         compared[key] = settings
@@ -149,12 +158,11 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     return named
 
 
-def _named_by_module(runs: Sequence[RunCurves]) -> list[dict[str, Any]]:
+def _named_by_module(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the settings of runs, with ``__main__`` replaced by the script's module name.
 
     Only for runs of a single script, if other runs name its environment, as in ``train:Env``.
     """
-    every = [run.settings for run in runs]
     pairs = [(one.get("env"), one.get("env_file")) for one in every]
     files = {file for _, file in pairs if file and isinstance(file, str)}
     others = [env for env, file in pairs if not file]

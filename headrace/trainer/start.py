@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from headrace.actors.fleet import start_fork_server
-from headrace.actors.sizes import AUTO, Sizes
+from headrace.actors.sizes import AUTO, SIZES, Sizes
 from headrace.config import Config
 from headrace.config.eval_envs import resolved
 from headrace.envs.first_look import EnvProber, first_look
@@ -118,7 +118,9 @@ def _probe_and_resolve(
     if was_auto and config.stacked_frames == "once" and group.rank == 0:
         notify("auto: stacks of images are stored as single frames (a quarter of the memory)")
     if not config.is_sized:
-        chosen = replace(config, **Sizes(*group.broadcast(list(chosen.sizes)))._asdict())
+        automatic = tuple(name for name in SIZES if getattr(config, name) == AUTO)
+        sizes = Sizes(*group.broadcast(list(chosen.sizes)))._asdict()
+        chosen = replace(config, automatic=automatic, **sizes)
     check_agents(chosen, probe)
     check_opponents(chosen, probe, run_dir)
     check_minibatches(chosen, probe)

@@ -205,6 +205,27 @@ def test_an_environment_of_a_script_is_the_same_by_its_module(tmp_path):
         assert len(by_settings([script, run("g", env, file)])) == 2
 
 
+def test_sizes_that_were_chosen_count_as_equal(tmp_path):
+    def run(name: str, automatic, **sizes) -> RunCurves:
+        settings = {"algo": "ppo", "env": "A", **sizes}
+        described = {"config": {"automatic": automatic}}
+        return RunCurves(tmp_path / name, settings, name, [{"env_steps": 1}], [], described)
+
+    names = ["num_actors", "envs_per_actor"]
+    two = [
+        run("a", names, num_actors=1, envs_per_actor=32),
+        run("b", names, num_actors=2, envs_per_actor=16),
+    ]
+    assert len(by_settings(two)) == 1
+    given = run("c", [], num_actors=2, envs_per_actor=16)
+    assert list(by_settings([*two, given])) == [
+        "num_actors=auto, envs_per_actor=auto",
+        "num_actors=2, envs_per_actor=16",
+    ]
+    for odd in (None, 3, ["gamma", "x"], "num_actors"):
+        assert len(by_settings([given, run("d", odd, num_actors=2, envs_per_actor=16)])) == 1
+
+
 def test_settings_are_shown_and_compared_as_they_are():
     values = (float("inf"), 0.99999, 1.0, 1e-5, "auto", None)
     assert [facts.shown_value(value) for value in values] == [

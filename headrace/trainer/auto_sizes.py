@@ -21,7 +21,7 @@ from headrace.config import Config
 from headrace.envs.first_look import EnvProber, LocalProber
 from headrace.envs.probe import Probe, beyond
 from headrace.envs.step_cost import StepCost
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, setting
 from headrace.processes import num_cores
 from headrace.processes.ray_package import ray_package
 from headrace.rundir import checkpoint
@@ -29,6 +29,7 @@ from headrace.rundir import checkpoint
 _CHEAP_S = 8e-6  # below, one actor's environments are faster than a learner
 _ACTOR_S = 100e-6  # environment time per actor step at which the policy's cost is small
 _SLOW_S = 1e-3  # above, an environment may wait for I/O while others act
+_BUSY = 0.5  # share of computing below which an environment mostly waits
 _WAITING = 4  # largest number of actors per core where environments wait
 _UPDATE_S = 1.5  # updates longer than this reduce the number of environments
 _HERE = LocalProber()
@@ -73,6 +74,9 @@ def sized(
     if cost is not None:
         duration = _duration(cost.seconds)
         why = f"an environment step takes {duration}, {_count(cores, 'core')}{there}"
+        if cost.seconds > _SLOW_S and cost.busy < _BUSY and config.engine != "threads":
+            waits = f"it waits for {1 - cost.busy:.0%} of that time"
+            why += f"; {waits}: try {setting('engine', repr('threads'))}"
     filled = config.mixture is not None and config.envs_per_actor != AUTO  # up, by opponents
     config = choose(config, cost, cores, 1 if filled else probe.num_columns)
     return config, f"auto: sizes chosen automatically ({why})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -229,6 +230,19 @@ def test_an_environment_that_fails_is_not_timed_and_no_complaint_hides_its_own()
     config, line = sized(config, found, None)
     assert config.num_actors == 1
     assert "failed while its steps were timed" in line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "busy", "engine", "hint"),
+    [(0.02, 0.1, "sync", True), (0.02, 0.9, "sync", False), (1e-5, 0.1, "sync", False),
+     (0.02, 0.1, "threads", False)],
+)  # fmt: skip
+def test_threads_are_suggested_for_environments_that_wait(seconds, busy, engine, hint):
+    look = SimpleNamespace(step_cost=lambda *about: StepCost(seconds, busy))
+    config = Config(Counting, engine=engine)
+    _, line = sized(config, probe(config.env, "sync", {}, 0), None, look)
+    assert ("it waits for 90% of that time: try engine='threads')" in line) == hint
+    assert ("threads" in line) == hint
 
 
 @pytest.mark.usefixtures("pinned")

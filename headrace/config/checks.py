@@ -213,6 +213,8 @@ def _check_times(config: Any) -> None:
     require(not (deterministic and asynchronous), "deterministic", True, valid)
     valid = "False where rollouts are cut short by time"
     require(not (deterministic and cuts), "deterministic", True, valid)
+    valid = "False with stop_time_s, where schedules follow the clock"
+    require(not (deterministic and config.stop_time_s), "deterministic", True, valid)
     if deterministic and algo.max_lag > 0 and transport != "serial":
         raise ConfigError(
             "deterministic=True needs a synchronous algorithm (a2c, ppo) or transport='serial': "

@@ -95,3 +95,8 @@ def test_hyperparameters_follow_the_nearer_limit():
     rate, others = current.rates(100, steps_at_end(100, 1_000, 5.0, 10.0))
     assert (rate, others["clip"]) == (pytest.approx(0.5), pytest.approx(0.15))
     assert current.all(100, 1_000)["clip"] == pytest.approx(0.19)
+
+
+def test_a_run_that_must_repeat_exactly_is_refused():
+    with pytest.raises(hr.ConfigError, match="deterministic=True must be False with stop_time_s"):
+        hr.Config(algo=hr.PPO(), stop_time_s=1.0, deterministic=True)

@@ -25,7 +25,7 @@ from tests.tries import FULL
 
 TESTS = Path(__file__).parent
 NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-NUM_WORKERS = 1 if NUM_CORES == 1 else 3  # more workers than cores, as tests wait at times
+NUM_WORKERS = 1 if NUM_CORES == 1 else 4  # more workers than cores, as tests often wait
 REQUIRED = {"HEADRACE_CLUSTER_TESTS": "required"}
 
 
@@ -59,20 +59,20 @@ def whole_runs(full: bool, others: list[str]) -> dict[str, list[str]]:
         with_serial = []  # only the named files
     if NUM_WORKERS == 1:
         return {"one at a time": ["-m", which]}
-    return side_by_side(f"{which} and not serial") | {
+    return side_by_side(f"{which} and not serial", NUM_WORKERS) | {
         "serial": ["-m", f"{which} and serial", *with_serial]
     }
 
 
 def cluster_runs(full: bool) -> dict[str, list[str]]:
     """Return pytest arguments for tests of clusters, with the same workers on any machine."""
-    return side_by_side("cluster or ray" if full else "(cluster or ray) and not full")
+    return side_by_side("cluster or ray" if full else "(cluster or ray) and not full", 3)
 
 
-def side_by_side(which: str) -> dict[str, list[str]]:
+def side_by_side(which: str, num_workers: int) -> dict[str, list[str]]:
     """Return pytest arguments for workers, with files in the order of their budgets."""
-    by_workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
-    return {"3 workers": [*by_workers, "-m", which]}
+    by_workers = ["-n", str(num_workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+    return {f"{num_workers} workers": [*by_workers, "-m", which]}
 
 
 def _run(arguments: list[str], seconds: Counter[str], more: dict[str, str]) -> int:

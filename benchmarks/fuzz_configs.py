@@ -39,7 +39,7 @@ ENVS = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1", "Taxi-v3", 
 SKIPPED = {
     "algo", "env", "tasks", "run_dir", "resume", "overwrite", "init_from", "cluster", "league",
     "opponents", "exploit", "policies", "total_steps", "compile", "env_file", "wrappers",
-    "text_columns",
+    "text_columns", "automatic",
 }  # fmt: skip
 COUNTED = {"num_actors", "num_learners", "min_actors", "learner_threads", "cores_per_learner",
            "eval_episodes", "epochs"}  # fmt: skip

@@ -16,8 +16,17 @@ from typing import NamedTuple
 _ROOT = Path(__file__).parents[1]
 _WIDTH, _COLUMN = 100, 27  # characters of a line, and where the texts begin
 _SETTINGS = (
-    *("env", "total_steps", "seed", "run_dir", "resume", "num_actors", "envs_per_actor"),
-    *("batch_size", "learning_rate", "gamma", "entropy_coef", "hidden", "device", "cluster"),
+    *("env", "total_steps", "stop_time_s", "seed", "run_dir", "resume", "num_actors"),
+    *(
+        "envs_per_actor",
+        "batch_size",
+        "learning_rate",
+        "gamma",
+        "entropy_coef",
+        "hidden",
+        "device",
+        "cluster",
+    ),
 )
 _FLAGS = {"env": "env-id"}  # settings whose flag has another name
 _RECIPE = "Tuned settings to start from, such as cartpole, atari or halfcheetah."

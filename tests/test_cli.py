@@ -158,7 +158,7 @@ def test_the_short_help_shows_the_common_settings_with_their_own_defaults(name, 
     assert "(default with --recipe: its own; with --total-steps: CartPole-v1)" in " ".join(
         shown.split()
     )
-    assert len(common_settings(name)) == 14  # and --recipe
+    assert len(common_settings(name)) == 15  # and --recipe
 
 
 def test_every_setting_is_one_flag_with_a_text():

@@ -139,3 +139,5 @@ def delete_session(folder: Path) -> None:
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)  # its processes may still write
         time.sleep(0.02)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()  # if no other cluster uses it

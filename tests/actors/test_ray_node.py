@@ -173,14 +173,15 @@ def test_ray_never_mistakes_the_parent_of_this_program_for_its_raylet(monkeypatc
 
 
 def test_only_the_folder_of_the_session_is_deleted(tmp_path):
-    ours, theirs = tmp_path / "session_1", tmp_path / "session_2"
+    ray = tmp_path / "ray"
+    ours, theirs = ray / "session_1", ray / "session_2"
     for folder in (ours, theirs):
         (folder / "logs").mkdir(parents=True)
         (folder / "logs/raylet.out").write_text("")
-    latest = tmp_path / "session_latest"
+    latest = ray / "session_latest"
     latest.symlink_to(theirs)
     local_cluster.delete_session(ours)
-    assert sorted(tmp_path.iterdir()) == [theirs, latest]
+    assert sorted(ray.iterdir()) == [theirs, latest]
     latest.unlink()
     latest.symlink_to(theirs)
     local_cluster.delete_session(theirs)

@@ -16,6 +16,8 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.rundir.atomic_files import replace_text
 from headrace.studies.machine import machine
 
+_OFF = (None, False, [], "")  # values with which a setting that was added later has no effect
+
 
 @dataclass
 class Data:
@@ -70,7 +72,7 @@ class Data:
 
     def _is_stale(self, line: Mapping[str, Any]) -> bool:
         now = self._settings_today(line["case"])
-        return now is None or line["settings"] != self.experiment.fingerprint(line["case"])
+        return now is None or bool(_changes(self._settings[line["settings"]], now))
 
     def _settings_today(self, case: Case) -> dict[str, Any] | None:
         """Return the settings of a case; None if the case isn't valid any more."""
@@ -86,7 +88,7 @@ class Data:
             line = self._lines[json.dumps(case)]
             then = self._settings[line["settings"]]
             if (now := self._settings_today(case)) is not None:
-                names |= dict.fromkeys(k for k in {**then, **now} if then.get(k) != now.get(k))
+                names |= dict.fromkeys(_changes(then, now))
         return list(names)
 
     def missing(self, cases: list[Case]) -> list[Case]:
@@ -151,6 +153,15 @@ class Data:
         parts += [f'"settings": {{\n{settings}\n}}', f'"runs": [\n{runs}\n]']
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_text(self.path, "{" + ",\n".join(parts) + "}\n")
+
+
+def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the names of settings that have other values, without new ones that are off."""
+    new = now.keys() - then.keys()
+    return [
+        name for name in {**then, **now}
+        if (now[name] not in _OFF if name in new else name not in now or then[name] != now[name])
+    ]  # fmt: skip
 
 
 def commit() -> str:

@@ -126,6 +126,18 @@ def test_runs_of_another_default_are_stale_and_repeated(book, stored, experiment
     assert book["data"].Data(experiment, tmp_path).stale() == []
 
 
+@pytest.mark.parametrize(
+    ("more", "is_stale"), [({"limit": None, "names": ()}, False), ({"limit": 3}, True)]
+)
+def test_a_setting_that_was_added_later_is_a_change_unless_it_is_off(
+    book, stored, experiment, tmp_path, more, is_stale
+):
+    newer = dataclasses.replace(experiment, settings=lambda case: {"": config_of(case)} | more)
+    data = book["data"].Data(newer, tmp_path)
+    assert bool(data.stale()) == is_stale
+    assert data.changed() == ([*more] if is_stale else [])
+
+
 def test_a_case_that_is_no_longer_valid_is_stale(book, stored, experiment, tmp_path):
     def refuse(case):
         raise ConfigError("no")

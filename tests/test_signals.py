@@ -124,11 +124,28 @@ def test_runs_that_end_in_another_order_leave_no_handler(heard, number):
     first, second, third = (run(lambda i=i: heard.append(i)) for i in range(3))
     for one in (first, second, third):
         next(one)
-    for one, stops in ((first, 2), (third, 1), (second, number)):
-        one.close()
-        os.kill(os.getpid(), number)
-        assert heard[-1] == stops
-    assert len(heard) == 3
+    first.close()
+    os.kill(os.getpid(), number)
+    assert heard == [2, 1]
+    third.close()
+    second.close()
+    os.kill(os.getpid(), number)
+    assert heard == [2, 1, number]
+
+
+def test_the_first_signal_stops_all_runs_and_the_second_interrupts(heard):
+    stopped = []
+    runs = [run(lambda i=i: stopped.append(i)) for i in range(3)]
+    for one in runs:
+        next(one)
+    runs[1].close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped == [2, 0]
+    runs[2].close()
+    os.kill(os.getpid(), signal.SIGTERM)  # schedulers send several
+    assert (stopped, heard) == ([2, 0], [])
+    runs[0].close()
+    assert signals._stopped_together() == []
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3, 4, 5, 6])

@@ -22,6 +22,7 @@ _STOPS = tuple(
 def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Turn the first Ctrl-C, SIGTERM or SIGHUP into ``stop``; a second one interrupts.
 
+    The first one stops all runs that are inside such a block.
     Further SIGTERMs are ignored, because schedulers send several.
     The interrupt is an exception (SystemExit where the signal would end the process), so
     ``finally`` blocks run. A SIGHUP that is ignored stays ignored, as ``nohup`` requires. The other
@@ -29,13 +30,18 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
     """
     stopped, of_command = False, signal.getsignal(signal.SIGINT)
 
-    def handle(number: int, frame: object) -> None:
+    def stop_once() -> None:
         nonlocal stopped
         if not stopped:
             stopped = True
+            stop()
+
+    def handle(number: int, frame: object) -> None:
+        if not stopped:
             if number == signal.SIGINT and isinstance(of_command, EndAtOnce):
                 of_command.run_stopped = True
-            stop()
+            for one in reversed(_stopped_together()):
+                one()
         elif number == signal.SIGTERM:
             return
         elif before[number] in (signal.SIG_DFL, signal.SIG_IGN):
@@ -48,7 +54,15 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
         before = stack.enter_context(_handled(handle))
         if before:
             stack.enter_context(unblocked(before))
+            stack.callback(_remove, _stopped_together(), stop_once)
+            _stopped_together().append(stop_once)
         yield
+
+
+@functools.lru_cache(maxsize=1)
+def _stopped_together() -> list[Callable[[], None]]:
+    """Return the functions that stop the runs in progress, the latest last."""
+    return []
 
 
 @contextlib.contextmanager

@@ -108,8 +108,9 @@ class Config:
     total_steps: Annotated[int, ranges.STEPS] = 1_000_000
     """Environment steps after which training ends."""
     stop_time_s: Annotated[float | None, ranges.SECONDS] = None
-    """Stop after this many seconds of training, without evaluations and including those before a
-    resume. Schedules then end at this time or at total_steps, whichever comes first."""
+    """Stop after this many seconds of training, with the update in progress. Evaluations don't
+    count, seconds before a resume do. The run, and its schedules, end at total_steps if that comes
+    first."""
     stop_return: Annotated[float | None, ranges.RETURN] = None
     """Stop training once the mean return of the last 100 training episodes reaches this and an
     evaluation confirms it (not with eval_env_kwargs or eval_episodes=0)."""

@@ -294,9 +294,12 @@ class Trainer:
         """
         total, log = self.config.total_steps, self._writer.log
         if self.env_steps >= self.progress.steps_at_end(self.config):
-            if self.env_steps < total and log is not None:
-                limit = f"stop_time_s={self.config.stop_time_s:g}"
-                self._notify(f"reached {limit} after {self.env_steps:,} of {total:,} steps")
+            limit = self.config.stop_time_s
+            if limit is not None and log is not None:
+                line = f"reached stop_time_s={limit:g} after {self.env_steps:,} of {total:,} steps"
+                if self.env_steps >= total:
+                    line = f"reached total_steps={total:,} before stop_time_s={limit:g}"
+                self._notify(line)
             return True
         target = self.config.stop_return
         reached = target is not None and full and mean is not None and mean >= target

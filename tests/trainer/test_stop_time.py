@@ -63,6 +63,12 @@ def test_a_run_ends_at_its_time_with_a_learning_rate_of_zero(tmp_path, ticking, 
     assert len(rates) > 5
 
 
+def test_a_run_says_that_its_steps_ended_before_its_time(tmp_path, ticking, capsys):
+    limits = {"stop_time_s": 900.0, "total_steps": 256}
+    hr.train("CartPole-v1", hr.PPO(), run_dir=tmp_path / "run", **limits, **HOW)
+    assert "reached total_steps=256 before stop_time_s=900" in capsys.readouterr().out
+
+
 def test_the_time_before_a_resume_counts(tmp_path, ticking, capsys):
     run_dir, limits = tmp_path / "run", {"stop_time_s": 4.0, "total_steps": 10**9}
     hr.train("CartPole-v1", hr.PPO(), run_dir=run_dir, **limits, **HOW)

@@ -96,6 +96,7 @@ class RunTimes:
     idle_s: float = 0.0  # learners waiting for rollouts
     ahead: ActorsAhead | None = None  # None: unknown
     free_cores: int | None = None  # cores that neither actors nor learners use; None: unknown
+    for_waits: str | None = None  # setting that helps if environments mostly wait; None: they don't
 
     @property
     def rates(self) -> ThroughputRates | None:
@@ -153,6 +154,8 @@ def _line(rates: ThroughputRates, measured_sps: float, spent: RunTimes) -> str:
         more = "more cores for another actor, or a faster environment,"
     if spent.one_process:
         more = "actors in separate processes (transport=shm) or a faster environment"
+    if spent.for_waits is not None:
+        more = f"{spent.for_waits} (the environments mostly wait)"
     less = f"a faster {learner.removesuffix('s')} or a smaller network"
     if rates.bottleneck == "both":
         advice = f"only both together would help: {more}, and {less}"

@@ -11,6 +11,7 @@ from typing import Any
 from headrace import schedules
 from headrace.config import Config
 from headrace.envs.names import env_name
+from headrace.errors import setting
 from headrace.games import turn_based_game
 from headrace.learner.multi_policy_learner import METRICS
 from headrace.nn.policy_mapping import PolicyMapping
@@ -24,6 +25,8 @@ from headrace.rundir.per_task_metrics import by_policy
 from headrace.rundir.result import Result
 
 CURVE_POINTS = 60  # fewest results of a run that reaches total_steps, unless it has fewer updates
+_WAITS, _CROWDED = 0.5, 0.25  # shares of actors' time, and of the cores for other programs
+_SHORT_S = 5.0  # of a run whose processor time isn't judged
 _MEMORY_S = 1.0  # between measurements of memory and cores, which take some milliseconds
 _SHARE_OF_RUN, _FASTEST = 1 / 40, 1 / 50  # of the seconds so far, and of the interval
 
@@ -118,7 +121,7 @@ class RunProgress:
         alone = (
             config.num_learners == 1 and config.cluster is None
         )  # all processes descend from this one
-        self._cores = CoreMeter() if alone else None
+        self._cores, self._whole_use = (CoreMeter() if alone else None for _ in range(2))
         self._use: CoreUse | None = None
         self.has_news = True  # there were updates since the last result, or there is no result
 
@@ -265,6 +268,19 @@ class RunProgress:
         learners = 0 if config.algo.max_lag == 0 else config.num_learners
         return len(cores()) - config.num_learners * config.per_learner.num_actors - learners
 
+    def _for_waits(self, total: MetricAccumulator) -> str | None:
+        """Return a setting that helps if actors computed for less than half of their time."""
+        whole = None if self._whole_use is None else self._whole_use.measure()
+        passed_s = time.monotonic() - self._started
+        if whole is None or passed_s < _SHORT_S:
+            return None
+        crowded = whole.other > _CROWDED * (whole.own + whole.other + whole.idle)
+        if crowded or whole.own * passed_s > _WAITS * 1e-9 * total.acting_ns:
+            return None
+        if self._config.engine != "threads":
+            return setting("engine", repr("threads"))
+        return "more envs_per_actor"
+
     def _plan(self) -> dict[str, float | str] | None:
         """Compare the speed with the run's capacities; None if actors compute gradients."""
         config, total = self._config, self._later if self._later.env_steps else self._total
@@ -283,5 +299,6 @@ class RunProgress:
             idle_s=total.wait_s,
             ahead=self._ahead,
             free_cores=self._free_cores,
+            for_waits=self._for_waits(total),
         )
         return compare(spent, self.sps)

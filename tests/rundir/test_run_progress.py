@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
 import headrace as hr
+from headrace.processes.core_use import CoreUse
 from headrace.rundir import run_progress
 from headrace.rundir.episodes import Episodes
 from headrace.rundir.league_run import league_metrics
@@ -45,6 +47,27 @@ def test_actors_and_learner_are_rated_by_what_they_did_without_waiting():
     assert plan["planned_sps"] == pytest.approx(10_000)
     assert plan["measured_sps"] == pytest.approx(8_000)
     assert plan["bottleneck"] == "actors"
+
+
+@pytest.mark.parametrize(
+    ("use", "seconds", "engine", "advice"),
+    [
+        (CoreUse(0.3, 0.0, 1.7), 10.0, "auto", "engine='threads'"),
+        (CoreUse(0.3, 0.0, 1.7), 10.0, "threads", "more envs_per_actor"),
+        (CoreUse(0.3, 0.0, 1.7), 4.0, "auto", None),  # too short
+        (CoreUse(1.6, 0.0, 0.4), 10.0, "auto", None),  # they compute
+        (CoreUse(0.3, 1.5, 0.2), 10.0, "auto", None),  # other programs use the cores
+        (None, 10.0, "auto", None),
+    ],
+)
+def test_environments_that_wait_are_known_by_their_processor_time(use, seconds, engine, advice):
+    config = hr.Config("CartPole-v1", hr.APPO(), engine=engine, **SETTINGS)
+    with mock.patch.object(run_progress.time, "monotonic", return_value=0.0) as clock:
+        tally = RunProgress(Progress(), config, 0, 0.0)
+        tally._whole_use = SimpleNamespace(measure=lambda: use)
+        clock.return_value = seconds
+        total = SimpleNamespace(acting_ns=18e9)  # of two actors in ten seconds
+        assert tally._for_waits(total) == advice
 
 
 def test_actors_that_may_not_all_act_while_the_learner_computes_are_told_so():

@@ -124,6 +124,12 @@ def test_another_actor_is_advised_only_with_a_free_core():
         assert words in plan["line"]
 
 
+def test_environments_that_wait_get_their_own_advice():
+    plan = compare(RunTimes(**SPENT | {"free_cores": 0, "for_waits": "engine='threads'"}), 48_000)
+    assert "; engine='threads' (the environments mostly wait) would help, " in plan["line"]
+    assert "more cores" not in plan["line"]
+
+
 def test_sums_over_learners_are_shared_out_among_them():
     plan = compare(RunTimes(**SPENT | {"num_learners": 2, "learning_s": 8.0, "num_actors": 4}), 1.0)
     assert (plan["actors_sps"], plan["learners_sps"]) == (100_000, 25_000)

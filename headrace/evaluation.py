@@ -78,6 +78,10 @@ class Evaluation:
     """Means over episodes of numbers in infos, by name."""
     others: dict[str, Evaluation] | None = None
     """Evaluations on the run's ``eval_envs``, by name. The other fields describe the run's own."""
+
+    def __str__(self) -> str:
+        return f"return {self.mean:.2f} ± {self.std:.2f} over {self.episodes} episodes"
+
     unfinished: int = 0
     """Number of episodes that did not end within the limits of steps and time. They count with
     their return so far."""

@@ -25,8 +25,9 @@ This command runs all pages in the quick form (less than an hour on two cores), 
 make results-quick
 ```
 
-The pages here are in the medium form: `python benchmarks/results.py --medium`, with more seeds.
-Without a flag, the full form runs, which takes days. All continue after an interruption.
+The pages in `docs/results` are in the medium form (`python benchmarks/results.py --medium`), with
+more seeds. Without a flag, the full form runs, which takes days. `--experiments NAME` runs one of a
+page's experiments. All forms resume if interrupted.
 
 ## Verdicts
 

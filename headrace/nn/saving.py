@@ -23,6 +23,7 @@ def saved_by(saver: Saver | None, policy: Any, path: Path) -> Path:
     if saver is None:
         raise ConfigError(
             f"save({str(path)!r}) needs a policy from hr.train, hr.resume or hr.load(run); with "
-            "several policies or tasks, save all of them together and load one"
+            "several policies or tasks, save all of them together and load one; with a Trainer, "
+            "use trainer.save(path)"
         )
     return saver(policy, path)

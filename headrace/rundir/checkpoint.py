@@ -90,7 +90,10 @@ def _first_checkpoint(run_dir: Path) -> str:
         interval = f"{steps:,} steps (checkpoint_interval) or {seconds:g} s (checkpoint_interval_s)"
     except (OSError, ValueError, KeyError, TypeError):
         interval = "checkpoint_interval steps"
-    return f"checkpoint yet: a run saves one every {interval} and when it stops"
+    return (
+        f"checkpoint yet: a run saves one every {interval} and when it stops; to start this run "
+        f"again, use {setting('overwrite')}"
+    )
 
 
 def _corrupt(file: Path, reason: object) -> CheckpointError:

@@ -198,7 +198,8 @@ def steps_at_end(
         env_steps, seconds: steps and time of training so far.
     """
     share = share_done(env_steps, total_steps, seconds, stop_time_s)
-    return total_steps if share <= env_steps / total_steps else env_steps / share
+    by_steps = env_steps == 0 or share <= env_steps / total_steps
+    return total_steps if by_steps else env_steps / share
 
 
 def shape(kind: str, env_steps: int, total_steps: float, warmup: float = 0.0) -> float:

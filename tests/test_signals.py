@@ -209,6 +209,17 @@ def test_a_fork_restores_the_handlers_of_runs_that_end_in_it(heard, order):
         runs[i].close()
 
 
+def test_a_signal_that_is_pending_when_a_run_begins_stops_it():
+    stopped = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # not another thread
+        with stop_signals(lambda: stopped.append(1)):
+            assert stopped == [1]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def test_a_signal_that_was_blocked_stays_unblocked_until_the_last_run_ends():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:

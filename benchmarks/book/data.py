@@ -16,8 +16,6 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.rundir.atomic_files import replace_text
 from headrace.studies.machine import machine
 
-_OFF = (None, False, [], "")  # values with which a setting that was added later has no effect
-
 
 @dataclass
 class Data:
@@ -160,8 +158,13 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     new = now.keys() - then.keys()
     return [
         name for name in {**then, **now}
-        if (now[name] not in _OFF if name in new else name not in now or then[name] != now[name])
+        if (not _is_off(now[name]) if name in new else name not in now or then[name] != now[name])
     ]  # fmt: skip
+
+
+def _is_off(value: Any) -> bool:
+    """Return True if a setting that was added later has no effect with this value."""
+    return value is None or value is False or value in ([], {}, "")
 
 
 def commit() -> str:

@@ -145,6 +145,7 @@ class History:
         if not (len(self.steps) and total):
             return 0.0
         limit = None if math.isnan(seconds) else self.setting("stop_time_s", 0.0)
+        limit = limit if isinstance(limit, int | float) else None
         return share_done(float(self.steps[-1]), total, seconds, limit)
 
     @property

@@ -26,10 +26,15 @@ class CoreMeter:
     def __init__(self) -> None:
         self._before = _seconds()
 
-    def measure(self) -> CoreUse | None:
-        """Return the use since the last call; None if the system doesn't report it."""
+    def measure(self, restart: bool = True) -> CoreUse | None:
+        """Return the use since the last call; None if the system doesn't report it.
+
+        Args:
+            restart: False: the next call also counts from then.
+        """
         before, now = self._before, _seconds()
-        self._before = now
+        if restart:
+            self._before = now
         if before is None or now is None or now[0] <= before[0]:
             return None
         passed, busy, idle, own = (x - y for x, y in zip(now, before, strict=True))

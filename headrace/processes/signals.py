@@ -42,6 +42,7 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
                 of_command.run_stopped = True
             for one in reversed(_stopped_together()):
                 one()
+            stop_once()  # missing there while this block begins or ends
         elif number == signal.SIGTERM:
             return
         elif before[number] in (signal.SIG_DFL, signal.SIG_IGN):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,12 @@ def nothing_left(config: Config) -> str | None:
     if steps >= config.total_steps:
         has, name, value, more = f"{steps:,} steps", "total_steps", config.total_steps, 2 * steps
     elif limit is not None and isinstance(seconds, int | float) and seconds >= limit:
-        has, name, value, more = f"trained for {seconds:.0f} s", "stop_time_s", limit, 2 * limit
+        has, name, value, more = (
+            f"trained for {seconds:.0f} s",
+            "stop_time_s",
+            limit,
+            2 * max(limit, math.ceil(seconds)),
+        )
     else:
         return None
     return (

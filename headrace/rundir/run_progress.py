@@ -81,6 +81,7 @@ class Progress:
         """Restore the result of :meth:`state_dict`; missing entries keep their values."""
         for name in self.state_dict():
             setattr(self, name, saved.get(name, getattr(self, name)))
+        self.agreed_s = saved.get("agreed_s", self.trained_s)
 
 
 class RunProgress:
@@ -270,7 +271,7 @@ class RunProgress:
 
     def _for_waits(self, total: MetricAccumulator) -> str | None:
         """Return a setting that helps if actors computed for less than half of their time."""
-        whole = None if self._whole_use is None else self._whole_use.measure()
+        whole = None if self._whole_use is None else self._whole_use.measure(restart=False)
         passed_s = time.monotonic() - self._started
         if whole is None or passed_s < _SHORT_S:
             return None

@@ -118,13 +118,22 @@ def _probe_and_resolve(
     if was_auto and config.stacked_frames == "once" and group.rank == 0:
         notify("auto: stacks of images are stored as single frames (a quarter of the memory)")
     if not config.is_sized:
-        automatic = tuple(name for name in SIZES if getattr(config, name) == AUTO)
+        automatic = automatic_sizes(config, run_dir)
         sizes = Sizes(*group.broadcast(list(chosen.sizes)))._asdict()
         chosen = replace(config, automatic=automatic, **sizes)
     check_agents(chosen, probe)
     check_opponents(chosen, probe, run_dir)
     check_minibatches(chosen, probe)
     return chosen, probe
+
+
+def automatic_sizes(config: Config, run_dir: Path) -> tuple[str, ...]:
+    """Return the names of sizes that are automatic; those of a resumed run were so at its start."""
+    names = tuple(name for name in SIZES if getattr(config, name) == AUTO)
+    if not config.resume:
+        return names
+    saved = checkpoint.read_config(checkpoint.find(run_dir))["config"].get("automatic", ())
+    return tuple(x for x in SIZES if x in saved and (x in names or x in config.automatic))
 
 
 def check_agents(config: Config, probe: Probe) -> None:

@@ -222,6 +222,8 @@ def test_sizes_that_were_chosen_count_as_equal(tmp_path):
         "num_actors=auto, envs_per_actor=auto",
         "num_actors=2, envs_per_actor=16",
     ]
+    older = run("e", None, num_actors=1, envs_per_actor=32)
+    assert len(by_settings([two[0], older])) == 1
     for odd in (None, 3, ["gamma", "x"], "num_actors"):
         assert len(by_settings([given, run("d", odd, num_actors=2, envs_per_actor=16)])) == 1
 

@@ -52,7 +52,7 @@ def test_a_run_that_its_time_ended_is_not_touched(tmp_path, capsys):
     hr.resume(run_dir)
     assert contents(run_dir) == before
     said = capsys.readouterr().out
-    assert re.search(r"has trained for \d+ s, and stop_time_s is 0.01; .*stop_time_s=0.02", said)
+    assert re.search(r"has trained for \d+ s, and stop_time_s is 0.01; .*stop_time_s=2", said)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_environments_that_wait_are_known_by_their_processor_time(use, seconds, 
     config = hr.Config("CartPole-v1", hr.APPO(), engine=engine, **SETTINGS)
     with mock.patch.object(run_progress.time, "monotonic", return_value=0.0) as clock:
         tally = RunProgress(Progress(), config, 0, 0.0)
-        tally._whole_use = SimpleNamespace(measure=lambda: use)
+        tally._whole_use = SimpleNamespace(measure=lambda restart: use)
         clock.return_value = seconds
         total = SimpleNamespace(acting_ns=18e9)  # of two actors in ten seconds
         assert tally._for_waits(total) == advice

@@ -34,6 +34,7 @@ def ticking(monkeypatch):
     ("steps", "seconds", "limit", "share", "end"),
     [
         (0, 0.0, 10.0, 0.0, 1_000),
+        (0, 1.0, 10.0, 0.1, 1_000),  # no step yet
         (100, 7.0, None, 0.1, 1_000),
         (100, 0.5, 10.0, 0.1, 1_000),  # by its steps
         (100, 5.0, 10.0, 0.5, 200),  # by its time
@@ -106,3 +107,9 @@ def test_hyperparameters_follow_the_nearer_limit():
 def test_a_run_that_must_repeat_exactly_is_refused():
     with pytest.raises(hr.ConfigError, match="deterministic=True must be False with stop_time_s"):
         hr.Config(algo=hr.PPO(), stop_time_s=1.0, deterministic=True)
+
+
+def test_a_checkpoint_without_the_agreed_time_has_the_trained_one():
+    progress = Progress()
+    progress.load_state_dict({"trained_s": 60.0, "env_steps": 100})
+    assert progress.agreed_s == 60.0

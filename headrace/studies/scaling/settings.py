@@ -112,6 +112,8 @@ class Scaling:
     def fingerprint(self) -> str:
         """Fingerprint of everything that a run depends on besides mode, world size and seed."""
         values = self.config.to_json() | {"seed": None}
+        for name in ("automatic", "stop_time_s"):  # unknown to earlier studies, without effect
+            del values[name]
         return fingerprint([values, self.warmup_iters, self.total_iters])
 
 
@@ -138,6 +140,7 @@ def case_config(scaling: Scaling, world_size: int, seed: int) -> Config:
             batch_size=batch_size,
             total_steps=steps,
             stop_return=None,
+            stop_time_s=None,
             log_iterations=True,
             seed=seed,
             run_dir=str(scaling.run_dir(world_size, seed)),

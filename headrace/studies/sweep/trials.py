@@ -109,7 +109,7 @@ class _Reports:
         total_steps, self._suite = config.total_steps, suite
         self._env = config.to_json()["env"]
         self._before, self._interval = request["before"], max(1, total_steps // REPORTS)
-        self._end = total_steps * request["seeds"]
+        self._end, self._stop_time_s = total_steps * request["seeds"], config.stop_time_s
         study = optuna().load_study(
             study_name=NAME,
             storage=storage(Path(request["output"])),
@@ -128,8 +128,9 @@ class _Reports:
         parts = {name: float(one.episode_return) for name, one in (result.tasks or {}).items()}
         tasks = parts or {self._env: result.episode_return}
         self._trial.report(fitness(self._suite, result.episode_return, tasks), due)
+        has_time_left = self._stop_time_s is None or result.seconds < self._stop_time_s
         has_steps_left = self._before + result.env_steps < self._end
-        self.pruned = has_steps_left and bool(self._trial.should_prune())
+        self.pruned = has_steps_left and has_time_left and bool(self._trial.should_prune())
         return not self.pruned
 
 

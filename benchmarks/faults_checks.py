@@ -81,8 +81,14 @@ def check_end(fault: Fault, status: int | None, outcome: Outcome) -> None:
             outcome.faults.append(f"exit status {status} without a message")
 
 
-def check_left(outcome: Outcome, places: Places, mark: str, before: set[str]) -> None:
-    """Check that no process, shared memory or temporary file is left, after a while."""
+def check_left(
+    outcome: Outcome, places: Places, mark: str, before: set[str], killed: bool = False
+) -> None:
+    """Check that no process, shared memory or temporary file is left, after a while.
+
+    Args:
+        killed: the command was killed, so it could not delete its temporary files.
+    """
     end = time.monotonic() + 20.0
     while (left := family(mark)) and time.monotonic() < end:
         time.sleep(0.2)
@@ -93,7 +99,8 @@ def check_left(outcome: Outcome, places: Places, mark: str, before: set[str]) ->
     if blocks := shared_memory() - before:
         outcome.faults.append(f"left shared memory {sorted(blocks)[:3]}")
     if files := sorted(str(x.relative_to(places.folder)) for x in places.temporary.rglob("*")):
-        outcome.faults.append(f"left files {files[:3]}")
+        if not killed:
+            outcome.faults.append(f"left files {files[:3]}")
         for one in places.temporary.iterdir():
             shutil.rmtree(one) if one.is_dir() else one.unlink()
 

@@ -56,7 +56,8 @@ def run_trial(fault: Fault, folder: Path, seed: int) -> Outcome:
     environment = _environment(mark) | places.environment(0) | _hook(fault, folder / "happened")
     status = _watched(fault, _command(fault.backend, run), environment, folder, outcome, seed)
     check_end(fault, status, outcome)
-    check_left(outcome, places, mark, before)
+    killed = (fault.what, fault.value) == ("command", signal.SIGKILL)
+    check_left(outcome, places, mark, before, killed)
     if fault.backend == "cluster_env":
         return outcome
     check_checkpoint(fault, status, outcome, run)

@@ -47,6 +47,8 @@ SLOW = {
     "batch_size",
     "fragment_length",
     "replay_capacity",
+    "envs_per_actor",
+    "max_lag",
 }  # settings whose largest values take minutes to fill
 _LIMIT_S = 180.0
 _REJECTED = re.compile(r"headrace: (?:--)?([a-z][\w-]*)[= ]")

@@ -25,7 +25,7 @@ from tests.tries import FULL
 
 TESTS = Path(__file__).parent
 NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-NUM_WORKERS = 1 if NUM_CORES == 1 else 4  # more workers than cores, as tests often wait
+NUM_WORKERS = 1 if NUM_CORES == 1 else 3  # more workers than cores, as tests wait at times
 REQUIRED = {"HEADRACE_CLUSTER_TESTS": "required"}
 
 

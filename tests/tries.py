@@ -21,8 +21,10 @@ def examples(count: int, **others: bool) -> settings:
 
 
 def few_of(cases: Sequence[Any], few: Sequence[Any]) -> list[Any]:
-    """Return cases of a parametrised test, of which ``make test`` runs only a few."""
-    assert all(case in cases for case in few)
+    """Return cases of a parametrised test, of which ``make test`` runs only a few.
+
+    ``few`` may also have cases that ``cases`` lacks.
+    """
     rest = (case if isinstance(case, tuple) else (case,) for case in cases if case not in few)
     return [*few, *(pytest.param(*case, marks=pytest.mark.full) for case in rest)]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from patience import wait_until
 
 import headrace as hr
 from headrace.actors.collector import rollout_spec
@@ -109,6 +109,18 @@ def test_what_is_too_old_when_its_turn_comes_is_dropped_though_it_was_gathered(m
     assert source.released == [0, 1, 2]
 
 
+def fill(trainer: hr.Trainer) -> None:
+    """Wait until actors are ahead of the learner as far as the in-flight limit allows."""
+    source, config = trainer.source, trainer.config
+    ahead = config.algo.max_lag * config.rollouts_per_update
+
+    def full() -> bool:
+        source.take(0, lambda: False)  # receives rollouts that have arrived
+        return source.depth >= ahead
+
+    wait_until(full, lambda: f"{source.depth} rollouts are waiting", 0.001)
+
+
 def test_a_run_that_gathers_ahead_keeps_its_bound_on_the_lag(tiny, monkeypatch):
     begun: list[int] = []
     begin = BatchPrefetcher.begin
@@ -122,10 +134,11 @@ def test_a_run_that_gathers_ahead_keeps_its_bound_on_the_lag(tiny, monkeypatch):
         results = []
         for result in trainer:
             results.append(result)
-            time.sleep(0.01)  # so that actors are ahead of the learner
-    assert begun
+            fill(trainer)
     assert results[-1].env_steps >= 2560
-    assert max(result.lag_max for result in results) <= config.lag_bound
+    assert len(begun) >= trainer.updates - 1  # the first update may find no second batch
+    assert max(result.lag_max for result in results) == config.lag_bound
+    assert trainer.progress.dropped == 0
 
 
 def test_actors_that_no_longer_fetch_weights_are_named(made):

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Sequence, Tuple
 from safetensors.torch import load_file, save_file
 
 import headrace as hr
-import headrace.trainer.trainer
+import headrace.trainer.learner_actors
 from headrace.errors import CheckpointError, ConfigError
 from headrace.nn.policy import Policy
 from headrace.rundir import checkpoint, checkpoint_writer
@@ -52,7 +52,7 @@ def no_actors(monkeypatch):
     def start(*args, **kwargs):
         raise AssertionError("actors were started")
 
-    monkeypatch.setattr(headrace.trainer.trainer, "RolloutSource", start)
+    monkeypatch.setattr(headrace.trainer.learner_actors, "RolloutSource", start)
 
 
 def one_sentence(error: Exception, *words: object) -> None:

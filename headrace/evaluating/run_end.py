@@ -26,9 +26,15 @@ _ROUNDING = 1e-6  # relative rounding error of sums of float32 rewards
 class FinishedRun(Protocol):
     """A Trainer, or a LearnerGroup."""
 
-    config: Config
     run_dir: Path
-    interrupted: bool
+
+    @property
+    def config(self) -> Config:
+        """Settings of the run."""
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the user has interrupted the training."""
 
     @property
     def policy(self) -> AnyPolicy:

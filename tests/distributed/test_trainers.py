@@ -15,7 +15,6 @@ from torch import Tensor
 
 import headrace as hr
 import headrace.evaluating.evaluator
-import headrace.trainer.trainer
 from headrace.errors import ConfigError, LearnerFailed
 from headrace.evaluation import Evaluation
 from headrace.rundir import checkpoint
@@ -127,7 +126,7 @@ def test_a_stop_of_any_learner_stops_all_after_the_update(several, who, updates)
     def watch(trainers: list[hr.Trainer], result: hr.Result) -> None:
         if result.updates == 3:
             trainers[who].stop()
-            assert not trainers[who]._may_leave()  # not before the others' next sum
+            assert not trainers[who]._loop._may_leave()  # not before the others' next sum
 
     runs = train(several(3, total_steps=2000), watch=watch)
     check_together(runs)
@@ -208,7 +207,7 @@ def test_an_evaluation_that_reaches_the_target_ends_the_run_for_all(several, siz
         assert 200 * number <= line["env_steps"] < 200 * number + STEPS
         assert known[line["env_steps"]] == line["return_mean"]
     assert results[0].eval_return is None
-    assert all(run.trainer._evaluations.latest == 300.0 for run in runs)
+    assert all(run.trainer._loop.evaluations.latest == 300.0 for run in runs)
 
 
 def test_seconds_leave_out_the_evaluations(several, monkeypatch):

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from worlds import CountingEnv, CountingVectorEnv
 
 import headrace as hr
-import headrace.trainer.trainer
+import headrace.trainer.learner_actors
 from headrace.envs.contract import check_first_steps
 from headrace.envs.make import make_vec, opened
 from headrace.envs.probe import probe
@@ -86,7 +86,7 @@ def test_an_odd_first_step_ends_a_run_before_any_process(monkeypatch, tmp_path, 
     def start(*args, **kwargs):
         raise AssertionError("something was started")
 
-    monkeypatch.setattr(headrace.trainer.trainer, "RolloutSource", start)
+    monkeypatch.setattr(headrace.trainer.learner_actors, "RolloutSource", start)
     sizes = {"num_actors": 1, "envs_per_actor": 1, "fragment_length": 8, "transport": "serial"}
     with pytest.raises(EnvironmentFault) as error:
         hr.train(functools.partial(Odd, step, space=space), run_dir=str(tmp_path / "run"), **sizes)

@@ -227,7 +227,7 @@ def test_actors_learn_while_the_trainer_takes_no_step(tiny):
     config = tiny(algo=hr.A3C(), num_actors=2)
     with contextlib.closing(hr.Trainer(config)) as trainer:
         before = flat(trainer.policy)
-        model, policy = trainer._actors.shared, copy.deepcopy(trainer.policy)
+        model, policy = trainer._loop.actors.shared, copy.deepcopy(trainer.policy)
         spec = config.actor_spec(resolve(config.env), policy)
         source = RolloutSource(spec, print, model.opened(1e-3, {}))
         source.publish(policy, 0, 0)

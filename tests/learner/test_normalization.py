@@ -27,7 +27,7 @@ def trained(tiny, **settings):
 
     settings = {"network": hr.Network((16,), normalize_observations=True)} | settings
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.trainer.trainer.BatchCollector", Recording)
+        patch.setattr("headrace.trainer.training_loop.BatchCollector", Recording)
         with contextlib.closing(hr.Trainer(tiny(**settings), notify=lambda text: None)) as trainer:
             trainer.results = list(trainer)
     trainer.batches = batches

@@ -178,8 +178,8 @@ def test_the_first_signal_ends_the_run_with_a_checkpoint(trainer, signals, name)
 def test_a_run_that_stops_while_it_waits_reports_all_updates(tiny, log_interval_s):
     settings = {"total_steps": 10**9, "transport": "serial", "log_interval_s": log_interval_s}
     with hr.Trainer(tiny(**settings), notify=str) as trainer:
-        update = trainer._update
-        trainer._update = lambda *args: None if trainer.updates == 3 else update(*args)
+        update = trainer._loop._update
+        trainer._loop._update = lambda *args: None if trainer.updates == 3 else update(*args)
         results = [result.updates for result in trainer]
     assert results == ([1, 2, 3] if log_interval_s == 0 else [1, 3])
 

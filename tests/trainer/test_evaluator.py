@@ -126,7 +126,7 @@ def test_training_goes_on_while_an_evaluation_is_played(tiny, tmp_path):
     seen: dict[int, list[int]] = {}  # by evaluator: updates during which it played
     with hr.Trainer(config, notify=lambda line: "doctor" in line or said.append(line)) as trainer:
         for result in trainer:
-            for pid in trainer._evaluator.pids():
+            for pid in trainer._loop.evaluator.pids():
                 seen.setdefault(pid, []).append(result.updates)
             hung = [pid for pid, updates in seen.items() if len(updates) > 20]
             if hung and not said:

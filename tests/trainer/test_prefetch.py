@@ -127,7 +127,7 @@ def test_a_run_that_gathers_ahead_keeps_its_bound_on_the_lag(tiny, monkeypatch):
     monkeypatch.setattr(BatchPrefetcher, "begin", lambda *args: (begun.append(1), begin(*args))[1])
     ahead = BatchPrefetcher(torch.device("cpu"))
     monkeypatch.setattr(
-        "headrace.trainer.trainer.BatchCollector", partial(BatchCollector, ahead=ahead)
+        "headrace.trainer.training_loop.BatchCollector", partial(BatchCollector, ahead=ahead)
     )
     config = tiny(algo=hr.APPO(max_lag=2), num_actors=2, transport="shm", total_steps=2560)
     with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:

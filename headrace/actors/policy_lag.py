@@ -10,15 +10,21 @@ from headrace.algos.common import Hyperparameters
 from headrace.validation import ranges
 
 
-def num_credits(algo: Hyperparameters, sizes: Sizes) -> int:
+def num_credits(algo: Hyperparameters, sizes: Sizes, total_steps: int | None = None) -> int:
     """Return the in-flight limit of a learner in rollouts: ``(max_lag + 1) * R``.
 
     With gradients computed in actors, the limit is rounded up to equally many per actor.
+
+    Args:
+        total_steps: steps of the run. A larger limit than the whole run and one more update needs
+            is useless, and lowered.
     """
-    waiting = sizes.batch_steps // sizes.rollout_steps
+    max_lag, waiting = algo.max_lag, sizes.batch_steps // sizes.rollout_steps
+    if total_steps is not None:
+        max_lag = min(max_lag, -(-total_steps // sizes.batch_steps))
     if algo.learns_in_actors:
         waiting = sizes.num_actors * -(-waiting // sizes.num_actors)
-    return (algo.max_lag + 1) * waiting
+    return (max_lag + 1) * waiting
 
 
 def warn_of_idle_actors(algo: Hyperparameters, sizes: Sizes) -> None:

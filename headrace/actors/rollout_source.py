@@ -23,7 +23,7 @@ from headrace.processes.ray_package import ray_package
 from headrace.processes.running_clock import running_s
 from headrace.transport.queue import NUM_HEADER_FIELDS, Header, PeerDied, RolloutQueue
 from headrace.transport.serial import SerialQueue
-from headrace.transport.shm import ShmQueue
+from headrace.transport.shm import MAX_OPEN, ShmQueue
 from headrace.transport.slab import Slab, spec_of
 from headrace.transport.slots import Slots, SlotStorage
 from headrace.transport.weights import WeightSink, WeightStore
@@ -123,7 +123,7 @@ class RolloutSource:
         self._memory = Memory(slab.buffer, weights.buffer, model)
         sizes = settings.num_actors, settings.slots_per_actor
         ordered, credits = settings.algo.max_lag == 0, settings.num_credits
-        self._slots = Slots(slab, *sizes, ordered, False, credits, spec.num_tasks)
+        self._slots = Slots(slab, *sizes, ordered, False, credits, spec.num_tasks, MAX_OPEN)
         if not shared:
             self._queue = SerialQueue(self._slots)
             self._spec = spec

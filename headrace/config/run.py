@@ -391,7 +391,7 @@ class Config:
     @property
     def num_credits(self) -> int:
         """In-flight limit of a learner in rollouts."""
-        return policy_lag.num_credits(self.algo, self.sizes)
+        return policy_lag.num_credits(self.algo, self.sizes, self.total_steps)
 
     @property
     def slots_per_actor(self) -> int:

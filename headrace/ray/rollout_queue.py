@@ -53,7 +53,7 @@ class ArrivedRollouts:
     def __init__(self, spec: Any, num_slots: int) -> None:
         self._spec = spec
         self._arrays: list[np.ndarray | None] = [None] * num_slots
-        self.headers = list(np.full((num_slots, NUM_HEADER_FIELDS), -1, np.int64))
+        self.headers = np.full((num_slots, NUM_HEADER_FIELDS), -1, np.int64)
         self.trees: list[Any] = [None] * num_slots
 
     def arrive(self, slot: int, array: np.ndarray) -> None:

@@ -33,6 +33,7 @@ _TRIES = 64
 _SHRINKS = 1000  # by 2% each
 _LARGE = 1 << 30  # smaller networks aren't checked
 _WEIGHT_COPIES = 4  # weights, gradients, and two moments of Adam
+_PROCESS = 15_000_000  # private bytes of an actor process, at least
 _FILES, _CLIENT_FILES, _OTHER_FILES = 4, 2, 128  # open files per actor, per client, and other
 
 
@@ -69,12 +70,13 @@ def check_room(config: Config, policy: AnyPolicy, env: Any = None) -> None:
     free = free_bytes()
     if (required := needed(config, policy, env)) <= _MOST * free:
         return
-    for name, value, other in _smaller(config, _MOST * free / required):
+    for values, other in _smaller(config, _MOST * free / required):
         if needed(other, policy, env) <= _MOST * free:
-            shown = getattr(config.algo, name, config.resolved_batch_size)
+            name, *others = values
+            nearest = _written(values) if others else values[name]
             raise NoRoom(
-                f"{name}={shown} needs {required / 1e9:.1f} GB of memory for rollouts and batches, "
-                f"but only {free / 1e9:.1f} GB are free (nearest: {value})"
+                f"{name}={_shown(config, name)} needs {required / 1e9:.1f} GB of memory for "
+                f"rollouts and batches, but only {free / 1e9:.1f} GB are free (nearest: {nearest})"
             )
     raise NoRoom(
         f"rollouts and batches need {required / 1e9:.1f} GB of memory, but only {free / 1e9:.1f} "
@@ -139,31 +141,41 @@ def check_shared_room(config: Config, policy: AnyPolicy, env: Any = None) -> Non
     free = free_shared_bytes() if uses else None
     if free is None or (required := shared_needed(config, policy, env)) <= free:
         return
-    near = next((o for o in _shorter(config) if shared_needed(o, policy, env) <= free), None)
     serial = setting("transport", "'serial'")
-    nearest = f"{serial}, which needs none"
-    if near is not None:
-        values = {"fragment_length": near.fragment_length, "batch_size": near.resolved_batch_size}
-        if near.fragment_length == config.fragment_length:
-            del values["fragment_length"]
-        nearest = " with ".join(setting(name, str(value)) for name, value in values.items())
-        nearest += f" or {serial}" if config.num_learners == 1 else ""
+    name, nearest = "batch_size", f"{serial}, which needs none"
+    for values, other in _smaller(config, free / required):
+        if shared_needed(other, policy, env) <= free:
+            name = "max_lag" if "max_lag" in values else name
+            nearest = _written(values) + (f" or {serial}" if config.num_learners == 1 else "")
+            break
     raise NoRoom(
-        f"batch_size={config.resolved_batch_size} needs {required / 1e6:.1f} MB of shared memory, "
+        f"{name}={_shown(config, name)} needs {required / 1e6:.1f} MB of shared memory, "
         f"but only {free / 1e6:.1f} MB are free in {SHARED_FOLDER}: enlarge it with {ENLARGE} "
         f"(nearest: {nearest})"
     )
 
 
-def _shorter(config: Config) -> Iterator[Config]:
-    """Yield configs with smaller batches and as few rollouts as now, the nearest first."""
-    length, batch = int(config.fragment_length), config.resolved_batch_size
-    for _, _, other in _smaller(config, 1.0):
-        yield other
-    for short in sorted({round(length * 0.9**i) for i in range(1, _TRIES)} - {0}, reverse=True):
-        size = batch // length * short
-        changed = {"fragment_length": short, "batch_size": size}
-        yield from (other for *_, other in _valid("batch_size", size, config, **changed))
+def _written(values: dict[str, int]) -> str:
+    return " with ".join(setting(name, str(value)) for name, value in values.items())
+
+
+def _shown(config: Config, name: str) -> Any:
+    """Return the value of a setting or hyperparameter, and automatic batch sizes as numbers."""
+    resolved = {"batch_size": config.resolved_batch_size}
+    return resolved.get(name, getattr(config.algo, name, getattr(config, name, None)))
+
+
+def check_processes(config: Config) -> None:
+    """Raise NoRoom if the actor processes on this machine can't fit in memory."""
+    if config.transport != "shm" or config.cluster is not None:
+        return
+    count, free = config.learners_here * config.per_learner.num_actors, free_bytes()
+    if count * _PROCESS > _MOST * free:
+        near = max(1, int(_MOST * free / _PROCESS) // config.learners_here) * config.num_learners
+        raise NoRoom(
+            f"num_actors={config.num_actors} needs at least {count * _PROCESS / 1e9:.1f} GB of "
+            f"memory for processes, but only {free / 1e9:.1f} GB are free (nearest: {near})"
+        )
 
 
 def check_files(config: Config) -> None:
@@ -184,16 +196,25 @@ def check_files(config: Config) -> None:
         )
 
 
-def _smaller(config: Config, share: float) -> Iterator[tuple[str, int, Config]]:
-    """Yield settings that need less memory, the least intrusive first: name, value, config."""
+def _smaller(config: Config, share: float) -> Iterator[tuple[dict[str, int], Config]]:
+    """Yield changed settings that need less memory, the least intrusive first, and the config.
+
+    Args:
+        share: share of the memory that the changed settings may need.
+    """
     algo: Any = config.algo
-    for name in ("replay_capacity", "buffer_size"):
-        whole = getattr(algo, name, 1)
-        for n in _counts(whole, share):
-            yield from _valid(name, n, config, algo=replace(algo, **{name: n}))
     unit, whole = config.rollout_steps, config.rollouts_per_update
+    most = {"max_lag": -(-config.total_steps // config.resolved_batch_size)}  # a larger one is cut
+    for name in ("replay_capacity", "buffer_size", "max_lag"):
+        count = getattr(algo, name, 1)
+        for n in _counts(min(count, most.get(name, count)), share):
+            yield from _valid({name: n}, config, algo=replace(algo, **{name: n}))
     for n in _counts(whole, share):
-        yield from _valid("batch_size", n * unit, config, batch_size=n * unit)
+        yield from _valid({"batch_size": n * unit}, config, batch_size=n * unit)
+    length, batch = int(config.fragment_length), config.resolved_batch_size
+    for short in sorted({round(length * 0.9**i) for i in range(1, 2 * _TRIES)} - {0}, reverse=True):
+        values = {"fragment_length": short, "batch_size": batch // length * short}
+        yield from _valid(values, config, **values)
 
 
 def _counts(whole: int, share: float) -> Iterator[int]:
@@ -203,10 +224,12 @@ def _counts(whole: int, share: float) -> Iterator[int]:
         yield from sorted({max(1, round(most * 0.94**i)) for i in range(_TRIES)}, reverse=True)
 
 
-def _valid(name: str, value: int, config: Config, **changed: Any) -> Iterator[tuple[str, int, Any]]:
+def _valid(
+    values: dict[str, int], config: Config, **changed: Any
+) -> Iterator[tuple[dict[str, int], Config]]:
     try:
         other = replace(config, **changed)
         _ = other.per_learner
     except ConfigError:
         return
-    yield name, value, other
+    yield values, other

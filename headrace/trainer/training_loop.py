@@ -28,7 +28,13 @@ from headrace.trainer.env_changes import EnvChanges
 from headrace.trainer.hyperparameter_changes import HyperparameterChanges
 from headrace.trainer.hyperparameters import CurrentHyperparameters, limited
 from headrace.trainer.learner_actors import LearnerActors
-from headrace.trainer.memory_check import check_files, check_network, check_room, check_shared_room
+from headrace.trainer.memory_check import (
+    check_files,
+    check_network,
+    check_processes,
+    check_room,
+    check_shared_room,
+)
 from headrace.trainer.metrics_allreduce import (
     CHECK_EVERY,
     GroupState,
@@ -72,6 +78,7 @@ class TrainingLoop:
         check_network(config, probe.observation_space)
         config, self.policy, self.learner = built(config, probe, group, notify)
         check_files(config)
+        check_processes(config)
         check_room(config, self.policy, probe.env)
         check_shared_room(config, self.policy, probe.env)
         self.config, self.env = config, probe.env

@@ -7,6 +7,7 @@ frees it with the last process that maps it, even if that process is killed.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from headrace.ops import tree
 from headrace.processes.memory import ENLARGE, SHARED_FOLDER
 
 ALIGNMENT_BYTES = 64
+_MAX_RECENT = 1024  # slots
 
 
 @dataclass(frozen=True)
@@ -95,17 +97,34 @@ class Slab:
         buffer: Tensor | None = None,
         shared: bool = False,
     ) -> None:
-        full_spec = (ArraySpec((num_header_fields,), torch.int64), spec)
-        stride = num_bytes(full_spec)
+        header = ArraySpec((num_header_fields,), torch.int64)
+        stride = header.num_bytes + num_bytes(spec)
         self.buffer = allocate(stride * num_slots, shared) if buffer is None else buffer
-        self._slots = [self.buffer[i * stride : (i + 1) * stride] for i in range(num_slots)]
-        pairs = [views(slot, full_spec) for slot in self._slots]
-        self.headers = [header.numpy() for header, _ in pairs]
-        self.trees = [values for _, values in pairs]
+        self._slots = self.buffer[: stride * num_slots].view(num_slots, stride)
+        self.headers = self._slots.view(torch.int64)[:, :num_header_fields].numpy()
+        self.trees = SlotTrees(self._slots[:, header.num_bytes :], spec)
 
     def poison(self, slot: int) -> None:
         """Fill a slot with bytes that are NaN as floats and -1 as integers."""
         self._slots[slot].fill_(255)
+
+
+class SlotTrees(Sequence[Any]):
+    """Trees of tensors that alias the rows of ``[num_slots, bytes] uint8``, made when indexed."""
+
+    def __init__(self, rows: Tensor, spec: Any) -> None:
+        self._rows, self._spec = rows, spec
+        self._recent: dict[int, Any] = {}  # views take more memory than small slots
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, slot: Any) -> Any:
+        if slot not in self._recent:
+            if len(self._recent) >= _MAX_RECENT:
+                self._recent.clear()
+            self._recent[slot] = views(self._rows[slot], self._spec)
+        return self._recent[slot]
 
 
 def memory_fence() -> None:

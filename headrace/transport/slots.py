@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,8 +18,11 @@ _DIVERGENCE = Header._fields.index("divergence_nano")
 class SlotStorage(Protocol):
     """Storage of slots, such as a :class:`~headrace.transport.slab.Slab`."""
 
-    headers: list[np.ndarray]  # int64, by slot
-    trees: list[Any]  # by slot
+    headers: np.ndarray  # [num_slots, NUM_HEADER_FIELDS] int64
+
+    @property
+    def trees(self) -> Sequence[Any]:
+        """Trees of tensors, by slot."""
 
     def poison(self, slot: int) -> None:
         """Make later reads of the slot's tree impossible or visible."""
@@ -39,6 +42,7 @@ class Slots:
         num_credits: in-flight limit, in rollouts; None: the number of slots.
         num_tasks: tasks, assigned to actors in rotation. Each has its share of the credits, so
             that actors of one task never wait for those of another.
+        max_open: most open slots of an actor; None: all.
     """
 
     def __init__(
@@ -50,8 +54,10 @@ class Slots:
         poison: bool = False,
         num_credits: int | None = None,
         num_tasks: int = 1,
+        max_open: int | None = None,
     ) -> None:
         self._slab, self._per_actor, self._ordered = slab, per_actor, ordered
+        self._max_open = per_actor if max_open is None else max_open
         self._poison, self.num_actors = poison, num_actors
         num_slots = num_actors * per_actor
         total = num_slots if num_credits is None else num_credits
@@ -102,9 +108,9 @@ class Slots:
         self._slab.headers[slot][:] = header
 
     def can_grant(self, actor: int) -> bool:
-        """Return True if this actor has a free slot and its task has credits."""
+        """Return True if this actor may open a slot, has a free one and its task has credits."""
         able = self._credits[self.task(actor)] > 0 and actor not in self._absent
-        return able and bool(self._free[actor])
+        return able and bool(self._free[actor]) and len(self._open[actor]) < self._max_open
 
     def grant(self, actor: int | None = None) -> int | None:
         """Open a free slot of this actor, or of the next actor in turn; None if none is free.

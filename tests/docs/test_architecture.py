@@ -27,7 +27,7 @@ REWARD = 123.456
 HELPERS = {
     "types.py", "ops/tree.py", "ops/ratio.py", "nn/popart.py", "algos/common.py",
     "envs/single_frames.py", "envs/probe.py", "learner/hogwild.py",
-    "processes/defaults.py", "processes/pickling.py",
+    "processes/defaults.py", "processes/pickling.py", "transport/slab.py",
 }  # fmt: skip
 
 

@@ -146,6 +146,17 @@ def test_what_follows_from_the_settings(tiny, settings, credits, per_actor, firs
     assert (config.max_first_lag, config.lag_bound) == (first, bound)
 
 
+def test_slots_that_the_whole_run_can_not_fill_are_not_allocated(tiny):
+    for algo, slots in ((hr.A3C(max_lag=1_000_000), 11), (hr.APPO(max_lag=9), 10)):
+        assert tiny(algo=algo, total_steps=10 * STEPS).slots_per_actor == slots
+
+
+def test_an_actor_of_more_slots_than_fit_its_pipe_gets_them_as_it_works(tiny, finish):
+    sizes = {"envs_per_actor": 1, "fragment_length": 1, "batch_size": 400, "transport": "shm"}
+    trainer, _ = finish(tiny(algo=hr.A2C(), total_steps=1, actor_timeout_s=60.0, **sizes))
+    assert trainer.updates == 1
+
+
 def test_actors_that_would_idle_are_told_of(tiny):
     with pytest.warns(UserWarning, match=r"num_actors=4.*only 3 .*=3, batch_size=128 or max_lag=3"):
         tiny(algo=hr.APPO(max_lag=2), num_actors=4, batch_size=STEPS)

@@ -72,6 +72,7 @@ def test_a_replay_buffer_takes_what_is_estimated():
     ("settings", "name"),
     [
         ({"batch_size": 128 * 64}, "batch_size"),
+        ({"algo": hr.A3C(max_lag=1_000_000)}, "max_lag"),
         ({"algo": hr.IMPACT(buffer_size=60), "batch_size": 256}, "buffer_size"),
         ({"algo": hr.IMPALA(replay_fraction=0.5, replay_capacity=9999)}, "replay_capacity"),
     ],
@@ -85,12 +86,45 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(settings, name, mon
     ) as told:
         memory_check.check_room(config, policy)
     nearest = int(re.search(r"nearest: (\d+)", str(told.value))[1])
+    most = 1_000_000 // 128 if name == "max_lag" else 0  # updates of the run
     if name == "batch_size":
         settings = {"batch_size": nearest}
     else:
         settings["algo"] = type(config.algo)(**{**vars(config.algo), name: nearest})
     memory_check.check_room(*made(**settings))
-    assert nearest > 0.6 * 0.9 * 0.5 * getattr(config, name, getattr(config.algo, name, 0))
+    most = most or getattr(config, name, getattr(config.algo, name, 0))
+    assert 0.6 * 0.9 * 0.5 * most < nearest < most
+
+
+def test_rollouts_too_long_for_memory_are_refused_with_a_length_that_fits(monkeypatch):
+    settings = {"num_actors": 1, "fragment_length": 2**20, "batch_size": None, "algo": hr.PPO()}
+    config, policy = made(**settings)
+    free = memory_check.needed(config, policy) // 3
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: free)
+    with pytest.raises(NoRoom, match=r"^fragment_length=1048576 needs .* GB of memory") as raised:
+        memory_check.check_room(config, policy)
+    nearest = str(raised.value).partition("nearest: ")[2]
+    named = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", nearest)}
+    memory_check.check_room(*made(**settings | named))
+    assert named["fragment_length"] > 0.25 * 2**20
+
+
+def test_a_lag_too_large_for_shared_memory_is_refused_with_one_that_fits(monkeypatch):
+    config, policy = made(algo=hr.A3C(max_lag=1_000_000))
+    free = memory_check.shared_needed(config, policy) // 2
+    monkeypatch.setattr(memory_check, "free_shared_bytes", lambda: free)
+    with pytest.raises(NoRoom, match=r"^max_lag=1000000 needs .* MB of shared memory") as raised:
+        memory_check.check_shared_room(config, policy)
+    nearest = int(re.search(r"nearest: max_lag=(\d+) or transport", str(raised.value))[1])
+    memory_check.check_shared_room(*made(algo=hr.A3C(max_lag=nearest)))
+
+
+def test_more_actors_than_memory_has_room_for_are_refused(monkeypatch):
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: 10**9)
+    for settings in ({"transport": "serial"}, {"cluster": "ray"}, {"num_actors": 60}):
+        memory_check.check_processes(made(**{"num_actors": 999, "algo": hr.A2C()} | settings)[0])
+    with pytest.raises(NoRoom, match=r"^num_actors=999 needs .* 15.0 GB .* \(nearest: 60\)$"):
+        memory_check.check_processes(made(num_actors=999, algo=hr.A2C())[0])
 
 
 def test_a_batch_that_follows_from_other_sizes_is_refused_likewise(monkeypatch):

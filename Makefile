@@ -42,7 +42,8 @@ test-torch: .venv/installed
 		tests/trainer/test_matrix.py tests/trainer/test_trainer.py
 
 test-ray: .venv/installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "ray and not full and not cluster"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 \
+		-m "ray and not full and not cluster"
 
 test-full: .venv/installed
 	$(BIN)/python -m tests.run --full

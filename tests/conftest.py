@@ -7,10 +7,12 @@ import gc
 import importlib.util
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
 import types
+from functools import partial
 from pathlib import Path
 
 # Tests share the cores with their child processes; more threads of torch or BLAS would only spin.
@@ -40,6 +42,24 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 def pytest_configure(config) -> None:
     if not hasattr(config, "workerinput"):  # workers only run what the main process schedules
         config.pluginmanager.register(budget.Seconds(), "seconds-by-file")
+    else:
+        os.register_at_fork(after_in_child=partial(_close, _pipes()))
+
+
+def _pipes() -> list[int]:
+    """Return the pipes to the main process, which waits for their end if this worker crashes."""
+    pipes = []
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of the folder itself
+            if int(name) > 2 and stat.S_ISFIFO(os.fstat(int(name)).st_mode):
+                pipes.append(int(name))
+    return pipes
+
+
+def _close(descriptors: list[int]) -> None:
+    for one in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(one)
 
 
 def pytest_sessionstart(session) -> None:

@@ -3,8 +3,9 @@
 Workers share the files, the longest first. Then the tests marked ``serial`` run alone. The closing
 lines cover both, with the seconds of each file and its budget. On one core everything runs in turn,
 except tests of clusters, which wait most of the time. With ``--clusters`` only tests that start a
-cluster run, and none may be skipped. Bytecode is always cached: otherwise each worker would rewrite
-all assertions, and each process would compile the package.
+cluster run, and none may be skipped. If a worker crashes, the run stops and names the test. All
+bytecode is cached: otherwise each worker would rewrite all assertions, and each process would
+compile the package.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def cluster_runs(full: bool) -> dict[str, list[str]]:
 def side_by_side(which: str, num_workers: int) -> dict[str, list[str]]:
     """Return pytest arguments for workers, with files in the order of their budgets."""
     by_workers = ["-n", str(num_workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+    by_workers += ["--max-worker-restart=0"]  # a crash stops the run
     return {f"{num_workers} workers": [*by_workers, "-m", which]}
 
 

@@ -7,7 +7,6 @@ import copy
 import os
 import signal
 import threading
-import time
 from multiprocessing import Pipe
 
 import cloudpickle
@@ -16,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from patience import PATIENCE_S
 from worlds import CountingVectorEnv, FaultyEnv, SpaceIdentityVectorEnv
 
 import headrace as hr
@@ -70,7 +70,7 @@ def rollouts(policy: Policy, acting, seed: int) -> list[Rollout]:
 
 
 @contextlib.contextmanager
-def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
+def served(policy: Policy, num_actors: int, max_wait_s: float = PATIENCE_S):
     """Return policies for several actors, all of which use one thread."""
     store = WeightStore(spec_of(policy_weights(policy)))
     store.publish(0, 0, policy_weights(policy))
@@ -86,7 +86,8 @@ def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
     follower, bare = Follower(SyncRule()), copy.deepcopy(policy).to("meta")
     follower.fetched(0)
     askers = [
-        InferenceClient(bare, calls.client_end(a), follower, 20.0, "Env") for a in range(num_actors)
+        InferenceClient(bare, calls.client_end(a), follower, PATIENCE_S, "Env")
+        for a in range(num_actors)
     ]
     for asker in askers:
         asker.store = store
@@ -95,7 +96,7 @@ def served(policy: Policy, num_actors: int, max_wait_s: float = 20.0):
     finally:
         ours.close()
         calls.wake()
-        thread.join(20)
+        thread.join(PATIENCE_S)
         calls.close()
     assert not thread.is_alive()
 
@@ -116,7 +117,7 @@ def test_an_actor_that_asks_fills_the_rollouts_that_it_would_fill_itself(core):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(40)
+            thread.join(PATIENCE_S)
     for ours, theirs in zip(same, alone[0], strict=True):  # the same rows at a time: each bit
         torch.testing.assert_close(ours.log_prob, theirs.log_prob, atol=STEP_AWAY, rtol=0)
         ours.log_prob.copy_(theirs.log_prob)  # computed by torch instead of compiled functions
@@ -293,10 +294,20 @@ def test_whoever_is_killed_is_replaced_and_steps_stay_whole(tiny):
 
 def test_a_process_that_hangs_is_killed_and_replaced_and_no_actor_is_blamed(tiny):
     said: list[str] = []
-    config = tiny(algo=hr.APPO(), total_steps=10**9, actor_timeout_s=8.0, **SHARED)
-    with contextlib.closing(hr.Trainer(config, notify=said.append)) as trainer:
+
+    def be_patient(actor_timeout_s: float) -> None:
+        trainer.source._timeout_s = actor_timeout_s
+        trainer.source._fleet._inference._timeout_s = actor_timeout_s / 2
+
+    def notify(line: str) -> None:
+        said.append(line)
+        be_patient(2 * PATIENCE_S)  # its successor starts
+
+    config = tiny(algo=hr.APPO(), total_steps=10**9, **SHARED)
+    with contextlib.closing(hr.Trainer(config, notify=notify)) as trainer:
         for result in trainer:
             if result.updates == 2:
+                be_patient(8.0)
                 os.kill(trainer.source.pids()[-1], signal.SIGSTOP)
             if result.restarts == 1:
                 trainer.stop()
@@ -344,7 +355,6 @@ class BreaksElsewhere(torch.nn.Module):
 def test_what_raises_there_ends_the_run_with_its_own_traceback(tiny):
     network = Network(torso=BreaksElsewhere)
     config = tiny(network=network, env=FaultyEnv, env_kwargs={"fail_at_step": 10**6}, **SHARED)
-    start = time.monotonic()
     with (
         contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer,
         pytest.raises(ActorFailed) as error,
@@ -355,7 +365,6 @@ def test_what_raises_there_ends_the_run_with_its_own_traceback(tiny):
         "failed in the same way after 0 answers, so it isn't restarted"
     )
     assert "in forward" in str(error.value)
-    assert time.monotonic() - start < 60
 
 
 TRAINER = """

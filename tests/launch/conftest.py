@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+from patience import PATIENCE_S
 
 import headrace as hr
 from headrace.actors.fleet import start_fork_server
@@ -52,7 +53,7 @@ def watch():
 
 @pytest.fixture
 def leftovers(monkeypatch):
-    """Returns files left in the temporary folder, including shared memory, after some seconds.
+    """Returns files that stay in the temporary folder, including shared memory.
 
     Folders of other runs on this machine are ignored.
     """
@@ -71,7 +72,7 @@ def leftovers(monkeypatch):
 
 @pytest.fixture
 def nobody():
-    """Returns the processes of the fork server that still run after some seconds."""
+    """Returns the processes of the fork server that don't end."""
 
     def running() -> list[psutil.Process]:
         servers = psutil.Process().children()
@@ -97,7 +98,7 @@ def free_port():
     return find
 
 
-def wait_until_empty(find: Callable, timeout_s: float = 5.0):
+def wait_until_empty(find: Callable, timeout_s: float = PATIENCE_S):
     """Return what ``find`` returns, as soon as it is empty or at the end of the wait."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -8,15 +8,18 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
+from patience import PATIENCE_S, wait_until
 
 from headrace.actors.fleet import start_fork_server
 from headrace.distributed.ranks import Ranks, file_rendezvous
 from headrace.processes import Child, end_children
 
 Say = Callable[[Any], None]
+LONG_S = 2 * PATIENCE_S  # a timeout that a test doesn't reach
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Crew:
             rank: Child(f"rank-{rank}", _live, rank, pickled, nice=False) for rank in self.ranks
         }
 
-    def hear(self, rank: int, timeout_s: float = 20.0) -> Any:
+    def hear(self, rank: int, timeout_s: float = PATIENCE_S) -> Any:
         """Return the next message of a rank, or its Ending."""
         pipe = self._children[rank].pipe
         assert pipe.poll(timeout_s), f"rank {rank} said nothing for {timeout_s} s"
@@ -73,6 +76,12 @@ def _live(rank: int, work: bytes, pipe: Connection) -> None:
     pipe.send(Ending(value, error, time.monotonic()))
 
 
+def arrive(rank: int, folder: Path, count: int) -> None:
+    """Wait until this number of ranks have started, however long that takes."""
+    (folder / f"arrived-{rank}").touch()
+    wait_until(lambda: len(list(folder.glob("arrived-*"))) == count)
+
+
 def in_group(
     rank: int,
     say: Say,
@@ -80,7 +89,7 @@ def in_group(
     size: int,
     work: Callable[[Ranks, Say], Any],
     before: Callable[[int], None] | None = None,
-    timeout_s: float = 30.0,
+    timeout_s: float = LONG_S,
 ) -> Any:
     """Join a group whose store is the file ``path``, and run ``work(group, say)``.
 

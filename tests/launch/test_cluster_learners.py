@@ -220,7 +220,7 @@ def test_the_store_holds_what_the_learners_of_a_group_tell_each_other(ray_cluste
     start = time.monotonic()
     with pytest.raises(dist.DistStoreError, match=r"\['x'\] were not set within 0\.2 s"):
         other.get("x")
-    assert 0.2 < time.monotonic() - start < 5
+    assert time.monotonic() - start > 0.2
     ray.kill(holder)
     with pytest.raises(dist.DistStoreError, match="the learners' store doesn't answer"):
         for _ in range(100):  # Ray may let it answer once more

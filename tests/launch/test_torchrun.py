@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from patience import PATIENCE_S
 
 import headrace as hr
 from headrace.errors import CheckpointError, ConfigError, LearnerFailed
@@ -24,7 +25,7 @@ from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.rundir.atomic_files import write_json
 from headrace.rundir.files import read_jsonl
 from tests.launch.hosts import Hosts, HostScript, made
-from tests.launch.ranks import Crew
+from tests.launch.ranks import Crew, arrive
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do
 
@@ -43,7 +44,7 @@ SMALL = (
 @pytest.fixture
 def store():
     """Create the store of an agent in this process."""
-    limit = datetime.timedelta(seconds=20)
+    limit = datetime.timedelta(seconds=PATIENCE_S)
     return dist.TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
 
 
@@ -51,19 +52,21 @@ def store():
 def started(crew, store, tmp_path):
     """Starts processes as torchrun's agent does; each joins and runs ``work(config, group)``."""
 
-    def start(size=2, work=None, absent=(), restarts=0, **settings) -> Crew:
+    def start(size=2, work=None, absent=(), restarts=0, before=None, **settings) -> Crew:
         agent = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
         agent |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": restarts}
         settings = {"run_dir": str(tmp_path / "run"), "envs_per_actor": 12} | settings
-        settings.setdefault("learner_timeout_s", 20.0)
-        live = functools.partial(join, agent=agent, settings=settings, work=work)
+        settings.setdefault("learner_timeout_s", PATIENCE_S)
+        live = functools.partial(join, agent=agent, settings=settings, work=work, before=before)
         return crew([r for r in range(size) if r not in absent], live)
 
     return start
 
 
-def join(rank, say, agent, settings, work):
+def join(rank, say, agent, settings, work, before=None):
     """Join as one of torchrun's processes; return resume or overwrite, and work's result."""
+    if before is not None:
+        before(rank)
     variables = {**agent, "RANK": rank, "LOCAL_RANK": rank}
     os.environ.update({name: str(value) for name, value in variables.items()})
     config, group = join_torchrun(hr.Config("CartPole-v1", **settings))
@@ -160,14 +163,16 @@ def test_a_second_run_of_the_same_processes_does_not_meet_the_first(started, tmp
 
 
 @pytest.mark.parametrize("absent", [pytest.param([0], marks=pytest.mark.slow), [1, 2]])
-def test_who_never_comes_is_named(started, absent):
+def test_who_never_comes_is_named(started, tmp_path, absent):
     names = f"learner{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
+    before = functools.partial(arrive, folder=tmp_path, count=3 - len(absent))
     start = time.monotonic()
-    for rank, ending in started(size=3, absent=absent, learner_timeout_s=1.5).endings().items():
+    crew = started(size=3, absent=absent, before=before, learner_timeout_s=3.0)
+    for rank, ending in crew.endings().items():
         assert type(ending.error) is LearnerFailed
-        text = f"{names} of 3 never arrived: learner {rank} waited 1.5 s (learner_timeout_s)"
+        text = f"{names} of 3 never arrived: learner {rank} waited 3 s (learner_timeout_s)"
         assert str(ending.error) == text
-        assert 1.5 < ending.at - start < 5
+        assert ending.at - start > 3.0
 
 
 def test_another_number_of_learners_is_refused(started):
@@ -267,7 +272,7 @@ def test_torchrun_starts_learners_again_that_go_on(start, gone, free_port, tmp_p
     assert gone(family) == []
 
 
-def wait_until(condition, *scripts, timeout_s: float = 40.0) -> None:
+def wait_until(condition, *scripts, timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition while all scripts run."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -248,7 +248,7 @@ def test_two_processes_solve_the_identity(tmp_path, optimizer):
         num_actors=2,
         envs_per_actor=16,
         fragment_length=16,
-        total_steps=60_000,
+        total_steps=200_000,
         network=hr.Network((32,)),
         run_dir=str(tmp_path / "run"),
         eval_episodes=0,
@@ -258,7 +258,8 @@ def test_two_processes_solve_the_identity(tmp_path, optimizer):
     with contextlib.closing(hr.Trainer(config)) as trainer:
         for result in trainer:
             results.append(result)
-            if (result.episode_return or 0.0) > 7.95:
+            solved = (result.episode_return or 0.0) > 7.95
+            if solved and any(result.lag_max for result in results):  # both actors train
                 trainer.stop()
     assert hr.evaluate(trainer.policy, IdentityVectorEnv, 50).mean >= 7.9  # of 8
     assert all(result.policy_loss is not None for result in results)

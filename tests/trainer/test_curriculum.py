@@ -97,13 +97,14 @@ def test_a_resumed_run_and_an_actor_that_is_replaced_begin_where_it_was(tmp_path
 def test_learners_that_start_again_make_each_change_once(tmp_path, interval):
     def once(result, group):
         if group.num_restarts:
-            return
+            return result.updates < 10
         if result.updates == 1:
             group.call_envs("set_task", 4)
         elif result.updates == 4:
             os.kill(group.pids()[1], signal.SIGKILL)
+        return True  # and trains on: learners may be far ahead of their results
 
-    how = {"num_learners": 2, "total_steps": 800, "checkpoint_interval": interval}
+    how = {"num_learners": 2, "total_steps": 10**9, "checkpoint_interval": interval}
     seen = train(tmp_path, callback=once, max_restarts=1, **how)
     assert seen[-1].metrics["env/level"] == 4.0
     assert seen[-1].metrics["env/calls"] == 1.0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ from headrace.trainer.metrics_allreduce import (
 )
 from headrace.types import SingleLearner
 from tests.distributed.data import make_policy
-from tests.distributed.threads import ThreadGroup, run_learners
+from tests.distributed.threads import Meeting, ThreadGroup, run_learners
 
 QUIET: dict[str, Any] = {"stop": False, "due": False, "restarts": 0, "checksum": None}
 TIMES = ("t_rollout", "t_learn", "t_comm", "t_sync")
@@ -75,22 +78,65 @@ def test_the_least_time_of_each_exchange_is_its_own_and_the_rest_was_waiting():
     assert group.clock.waits == [100.0]
 
 
+class VirtualTime:
+    """A clock for each learner, which only sleeping and reading it advance.
+
+    Learners that meet continue at the latest time of all.
+    """
+
+    READING_S, MESSAGE_S = 1e-4, 1e-3
+
+    def __init__(self) -> None:
+        self._of = threading.local()
+
+    def perf_counter(self) -> float:
+        return self.sleep(getattr(self._of, "reading_s", self.READING_S))
+
+    def sleep(self, seconds: float) -> float:
+        self._of.now = getattr(self._of, "now", 0.0) + seconds
+        return self._of.now
+
+    def meet(self, exchange: Callable[..., Any]) -> Callable[..., Any]:
+        """Let an exchange of a Meeting end at one time for all."""
+
+        def timed(meeting, rank, kind, value, read):
+            self._of.reading_s = (rank + 1) * self.READING_S  # some need longer
+            before = self.perf_counter()
+            both = exchange(
+                meeting, rank, kind, (value, before),
+                lambda found: (read([x for x, _ in found]), max(at for _, at in found)),
+            )  # fmt: skip
+            self._of.now = both[1] + self.MESSAGE_S
+            return both[0]
+
+        return timed
+
+
+@pytest.fixture
+def clock(monkeypatch) -> VirtualTime:
+    """Measures learners in threads by virtual time, whatever else the machine does."""
+    clock = VirtualTime()
+    for name in ("headrace.types", "headrace.trainer.metrics_allreduce"):
+        monkeypatch.setattr(f"{name}.time", clock)
+    monkeypatch.setattr(Meeting, "exchange", clock.meet(Meeting.exchange))
+    return clock
+
+
 def sleepy(
-    group: ThreadGroup, sleeps_s: list[float], num_updates: int = 3
+    group: ThreadGroup, clock: VirtualTime, sleeps_s: list[float], num_updates: int = 3
 ) -> tuple[list[Iteration], GroupState]:
     """Run updates in which learners sleep before a sum; return the last iterations and sums."""
     exchange = MetricsAllReduce(group)
     for _ in range(num_updates):
         with exchange.timed(), group.clock.phase("learn"):
-            time.sleep(sleeps_s[group.rank])
+            clock.sleep(sleeps_s[group.rank])
             group.sum(torch.zeros(3))
         agreed = exchange.all_reduce(MetricAccumulator(), episodes_of([]), {}, **QUIET)
     return list(exchange.iterations()), agreed
 
 
-@pytest.mark.serial
-def test_who_comes_last_waits_for_nobody_and_the_others_for_its_delay():
-    found = run_learners(3, lambda group: sleepy(group, [0.0, 0.3, 0.6]))
+def test_who_comes_last_waits_for_nobody_and_the_others_for_its_delay(clock):
+    found = run_learners(3, lambda group: sleepy(group, clock, [0.0, 0.3, 0.6]))
     for iterations, _ in found[1:]:
         assert [one.line() for one in iterations] == [one.line() for one in found[0][0]]
     times = [one.line() for one in found[0][0]]
@@ -103,9 +149,8 @@ def test_who_comes_last_waits_for_nobody_and_the_others_for_its_delay():
     assert times[2]["t_learn"] > 0.6 > times[0]["t_learn"]
 
 
-@pytest.mark.serial
-def test_each_learners_four_times_add_up_although_one_sleeps():
-    iterations, agreed = run_learners(2, lambda group: sleepy(group, [0.0, 0.5]))[0]
+def test_each_learners_four_times_add_up_although_one_sleeps(clock):
+    iterations, agreed = run_learners(2, lambda group: sleepy(group, clock, [0.0, 0.5]))[0]
     for one in iterations:
         line = one.line()
         assert sum(line[name] for name in TIMES) == pytest.approx(line["t_iter"], rel=0.2)
@@ -123,8 +168,7 @@ def test_learners_get_the_mean_kl_of_all_of_them():
     assert run_learners(2, work) == [0.5, 0.5]
 
 
-@pytest.mark.serial
-def test_what_is_done_apart_counts_nowhere():
+def test_what_is_done_apart_counts_nowhere(clock):
     def work(group: ThreadGroup) -> list[Iteration]:
         exchange = MetricsAllReduce(group)
         for _ in range(2):
@@ -132,7 +176,7 @@ def test_what_is_done_apart_counts_nowhere():
                 group.sum(torch.zeros(3))
             with exchange.untimed():
                 with group.clock.phase("publish"):
-                    time.sleep(0.7 * group.rank)
+                    clock.sleep(0.7 * group.rank)
                 group.gather(torch.zeros(2))
                 group.sum(torch.zeros(2))
             exchange.all_reduce(MetricAccumulator(), episodes_of([]), {}, **QUIET)
@@ -156,7 +200,11 @@ def test_what_is_done_apart_counts_nowhere_even_if_it_fails():
 
 
 @pytest.mark.serial
-def test_the_four_times_of_a_real_run_add_up_to_its_iterations(tiny, finish):
+def test_the_four_times_of_a_real_run_add_up_to_its_iterations(tiny, finish, monkeypatch):
+    # Other programs take no part of the CPU time of this process, which does all the work.
+    for name in ("types", "trainer.metrics_allreduce", "rundir.run_progress"):
+        time_s = {"perf_counter": time.process_time, "monotonic": time.process_time}
+        monkeypatch.setattr(f"headrace.{name}.time", SimpleNamespace(**time_s))
     # Batches of a usual size: an update takes some ms, in which unmeasured steps don't show.
     algo = hr.PPO(epochs=2, minibatches=4)
     config = tiny(

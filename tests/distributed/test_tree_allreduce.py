@@ -49,7 +49,7 @@ def in_threads(size, work):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert all(box.empty() for box in wire.boxes.values())
     return found, max(clock)
 

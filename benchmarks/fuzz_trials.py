@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -66,7 +67,9 @@ def ended(function: Callable[[], int], limit_s: float) -> Ended:
             status = os.waitstatus_to_exitcode(code) if done else None
             time.sleep(0.01)
         if status is None:
-            os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has not yet its own session
+                os.killpg(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             _, _, usage = os.wait4(pid, 0)
         file.seek(0)
         text = file.read(1 << 20).decode("utf-8", "backslashreplace")

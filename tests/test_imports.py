@@ -12,6 +12,7 @@ from collections.abc import Container
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from headrace.algos import NAMES
 from tests.layers import LAYERS, ROOT, files
@@ -144,7 +145,11 @@ def test_headraces_own_ray_package_is_not_taken_for_ray():
 
 def python(code: str) -> str:
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     return run.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE_S
 
 ROOT = str(Path(__file__).parents[1])
 SIZES = ("--num-actors", "2", "--envs-per-actor", "2", "--fragment-length", "32")
@@ -51,7 +52,7 @@ class Run:
     def output(self) -> str:
         return self._output.read_text()
 
-    def wait_for(self, words: str, timeout_s: float = 90.0) -> None:
+    def wait_for(self, words: str, timeout_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + timeout_s
         while words not in self.output:
             assert self.process.poll() is None, self.output
@@ -87,7 +88,7 @@ def run(tmp_path):
 def interrupt(run: Run, gone, to_all: bool = True) -> None:
     family = run.family()
     (os.killpg if to_all else os.kill)(run.process.pid, signal.SIGINT)
-    status = run.process.wait(60)
+    status = run.process.wait(PATIENCE_S)
     text = run.output
     assert "Traceback" not in text, text
     assert "KeyboardInterrupt" not in text, text
@@ -95,14 +96,14 @@ def interrupt(run: Run, gone, to_all: bool = True) -> None:
     if "environment steps" not in text:  # it hasn't trained and saved
         assert text.splitlines()[-1] == "headrace: interrupted"
         assert text.count("interrupted") == 1
-    assert gone(family, timeout_s=5.0) == []
+    assert gone(family) == []
     assert run.left() == set()
 
 
 def kill(run: Run, gone) -> None:
     family = run.family()
     os.kill(run.process.pid, signal.SIGKILL)
-    run.process.wait(10)
+    run.process.wait(PATIENCE_S)
     assert gone(family) == []
     assert run.left() == set()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE_S
 
 from headrace.processes import Child, cores, pinned, process_tree
 
@@ -50,7 +51,7 @@ def test_a_nice_child_leaves_its_core_to_who_started_it(nice):
 
 def _until_told(pid: int, nicer: int) -> None:
     """The kernel accepts a limited rate from ten sessions, including those of other tests."""
-    group, deadline = Path(f"/proc/{pid}/autogroup"), time.monotonic() + 20
+    group, deadline = Path(f"/proc/{pid}/autogroup"), time.monotonic() + PATIENCE_S
     while group.exists() and (told := group.read_text().strip()):
         if told.endswith(f"nice {nicer}"):
             return
@@ -98,7 +99,7 @@ def asked(monkeypatch):
         process_tree._make_session_nicer(10)
         started = [x for x in set(threading.enumerate()) - before if x.name == process_tree._NICE]
         for thread in started:
-            thread.join(10)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
         return bool(started)
 

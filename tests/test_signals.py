@@ -13,6 +13,7 @@ import time
 import weakref
 
 import pytest
+from patience import PATIENCE_S
 
 import headrace as hr
 from headrace.evaluating import run_end
@@ -88,7 +89,7 @@ def test_a_process_that_is_forked_during_a_run_can_be_terminated(handled):
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
         child.start()
         child.terminate()
-        child.join(10)
+        child.join(PATIENCE_S)
         code = child.exitcode
         child.kill()
     assert code == -signal.SIGTERM

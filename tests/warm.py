@@ -89,7 +89,7 @@ def _share_no_more() -> None:
     forkserver.get_inherited_fds = server.get_inherited_fds
 
 
-def run(folder: Path, *arguments: str, timeout_s: float = 100.0) -> str:
+def run(folder: Path, *arguments: str, timeout_s: float = 250.0) -> str:
     """Run ``python *arguments`` in a folder, and check that it succeeds.
 
     Processes that it starts are forked from the same process.

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from patience import PATIENCE_S
 
 import headrace as hr
 from headrace.errors import ConfigError
@@ -154,12 +155,24 @@ def test_the_other_program_ends_as_far_above_the_target():
         atari.Args(beyond=-1)
 
 
-def test_processor_seconds_are_those_of_all_descendants_also_of_ended_ones(tmp_path):
-    busy = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(0.6)\n"
+def test_processor_seconds_are_those_of_all_descendants_also_of_ended_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wait = "from pathlib import Path\nwhile not Path('{}').exists(): time.sleep(0.02)\n"
+    busy = "import time\nwhile time.process_time() < 0.6: pass\n" + wait.format("seen")
     two = "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', sys.argv[1]])\n"
+    two += "open('ended', 'w').close()\n" + wait.format("seen again")
     processor = importlib.import_module("processor").Processor(0.0)
-    command = [sys.executable, "-c", two + "time.sleep(0.6)", busy]
-    ended = Children().run(command, tmp_path / "log", 60.0, watch=processor)
+
+    def watch(pid: int) -> None:
+        has_ended = Path("ended").exists()
+        processor(pid)
+        if processor.points[-1][1] >= 0.6:
+            Path("seen").touch()
+        if has_ended:
+            Path("seen again").touch()
+
+    command = [sys.executable, "-c", two, busy]
+    ended = Children().run(command, tmp_path / "log", PATIENCE_S, watch=watch)
     times, work = zip(*processor.points, strict=True)
     assert ended.code == 0
     assert list(work) == sorted(work)

@@ -285,7 +285,7 @@ def test_processes_share_cases_and_keep_what_a_fork_changes_apart(book, monkeypa
             time.sleep(60)
         return {"numbers": numbers}
 
-    one = book["experiment"].Experiment("e", list, dict, measure, limit_s=3.0)
+    one = book["experiment"].Experiment("e", list, dict, measure, limit_s=5.0)
     page = types.SimpleNamespace(PAGE=types.SimpleNamespace(experiments=[one]))
     monkeypatch.setattr(forks.importlib, "import_module", lambda name: page)
     monkeypatch.setattr(forks.atexit, "_run_exitfuncs", lambda: None)  # those of pytest
@@ -299,7 +299,7 @@ def test_processes_share_cases_and_keep_what_a_fork_changes_apart(book, monkeypa
         {"values": {"numbers": [0]}},
         {"error": "ValueError: no"},
         {"error": "its process ended with code 3"},
-        {"error": "it took longer than 3 s"},
+        {"error": "it took longer than 5 s"},
         {"values": {"numbers": [4]}},
     ]
 

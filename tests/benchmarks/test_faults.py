@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 
 
 def test_the_same_number_draws_the_same_fault(benchmark):
@@ -31,13 +32,14 @@ def test_the_same_number_draws_the_same_fault(benchmark):
     ids=["good", "sentence", "words", "exit", "traceback", "hang"],
 )
 def test_ends_are_judged(function, problem, benchmark):
-    assert benchmark("fuzz_trials").ended(function, 1.0).problem == problem
+    limit_s = 1.0 if problem == "hangs" else PATIENCE_S
+    assert benchmark("fuzz_trials").ended(function, limit_s).problem == problem
 
 
 def test_much_memory_is_a_problem(benchmark, monkeypatch):
     trials = benchmark("fuzz_trials")
     monkeypatch.setattr(trials, "_MOST_GB", 0.001)
-    assert trials.ended(lambda: 0, 5.0).problem == "uses more than 0.001 GB of memory"
+    assert trials.ended(lambda: 0, PATIENCE_S).problem == "uses more than 0.001 GB of memory"
 
 
 def _refusing(refusals):

@@ -172,7 +172,7 @@ def test_an_attribute_that_is_not_there_starts_nothing(make):
     before = psutil.Process().children(recursive=True)
     with pytest.raises(AttributeError, match="observation_spaces"):
         _ = envs.observation_spaces
-    assert psutil.Process().children(recursive=True) == before
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 
 def test_wrappers_that_read_the_spaces_of_what_they_wrap_work_before_any_reset(make):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import cloudpickle
 import pytest
+from patience import PATIENCE_S
 
 from headrace.ray.auth import connection_error
 from headrace.ray.process import Home, cause_of, process_class
@@ -109,7 +110,7 @@ def test_calls_wait_for_the_object_of_a_process():
         called = pool.submit(process.call, "double", 3)
         assert not wait([called], 0.1).done
         assert process.begin(None) is None
-        assert called.result(10) == 6
+        assert called.result(PATIENCE_S) == 6
 
 
 def test_an_object_with_a_problem_is_not_called():

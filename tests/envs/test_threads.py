@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from worlds import CountingEnv, FaultyEnv, SpaceIdentityEnv
 
 from headrace.envs import make_vec
@@ -30,7 +30,7 @@ def leaves_nothing():
     yield
     gc.collect()
     for thread in set(threads_of_environments()) - before:
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -174,7 +174,7 @@ def test_an_environment_that_hangs_is_named_after_the_timeout_and_close_does_not
     with pytest.raises(EnvironmentFault, match=r"Hanging: no answer in 2 s from environment \d$"):
         envs.step(np.zeros(3, int))
     envs.close_extras(timeout=0.5)
-    assert sum(worker.thread.is_alive() for worker in envs._workers) == 1
+    wait_until(lambda: sum(worker.thread.is_alive() for worker in envs._workers) == 1)
 
 
 def test_one_that_hangs_is_named_also_while_others_go_on(tmp_path):
@@ -276,8 +276,8 @@ if __name__ == "__main__":
     process.join()
     envs = make_vec(Waiting, 3, "threads")
     envs.reset(seed=0)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         envs.step(np.zeros(3, int))
     except KeyboardInterrupt:
         print("interrupted", flush=True)

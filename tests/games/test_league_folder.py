@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import PATIENCE_S
 from worlds.pennies import Pennies
 
 import headrace as hr
@@ -67,7 +68,7 @@ def test_runs_that_begin_together_share_one_league(tmp_path: Path) -> None:
 
     def begin(i: int) -> str:
         member = Member(tmp_path / str(i) / "x", league=str(where))
-        together.wait(30)
+        together.wait(PATIENCE_S)
         return member.begin().run
 
     with ThreadPoolExecutor(4) as pool:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE_S
 
 from headrace.jobs.job_spec import JobSpec
 from headrace.jobs.kubernetes import entry
@@ -25,7 +26,7 @@ def test_what_the_pod_runs_begins_and_goes_on_from_a_checkpoint_of_its_own(tmp_p
         words = [sys.executable, "-m", "headrace.jobs.kubernetes.entry"]
         known = os.environ | {"HEADRACE_JOB_SPEC": orders.write()}
         return subprocess.run(
-            words, env=known, capture_output=True, text=True, timeout=30, check=True
+            words, env=known, capture_output=True, text=True, timeout=PATIENCE_S, check=True
         ).stdout.strip()
 
     assert runs() == f"begin {run_dir} auto"
@@ -93,5 +94,5 @@ def test_a_command_that_is_told_to_end_may_save(tmp_path):
     with subprocess.Popen(words, env=known, start_new_session=True) as job:
         await_file(tmp_path / "begun")
         os.killpg(job.pid, signal.SIGTERM)  # as Ray ends a job
-        assert job.wait(30) == 0
+        assert job.wait(PATIENCE_S) == 0
     assert (tmp_path / "saved").exists()

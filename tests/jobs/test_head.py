@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S, wait_until
 
 from headrace.errors import LaunchFailed
 from headrace.jobs.job_spec import JobSpec
@@ -95,9 +96,7 @@ def send():
 
     def later(what: signal.Signals | Callable, count: int = 1, pause_s: float = 0.0) -> None:
         def work() -> None:
-            deadline = time.monotonic() + 20
-            while not Path("begun").exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_until(Path("begun").exists)
             for _ in range(count):
                 what() if callable(what) else os.kill(os.getpid(), what)
                 time.sleep(pause_s)
@@ -107,7 +106,7 @@ def send():
 
     yield later
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
 
 
 def notice() -> None:

@@ -10,9 +10,12 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from patience import PATIENCE_S
 
 import headrace as hr
 from headrace.cli import main
@@ -476,15 +479,24 @@ def refused(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(request, "cancelled", lambda job, say: say(f"cancelled {job}"))
+    passed: list[float] = []
+    clock = {"monotonic": lambda: time.monotonic() + sum(passed), "sleep": time.sleep}
+    monkeypatch.setattr(request, "time", SimpleNamespace(**clock))
 
     def run(said: str, then: str, timeout_s: float, **settings) -> list[str]:
         (tmp_path / "salloc").write_text(SALLOC.format(folder=tmp_path, said=said, then=then))
         for name in ("scontrol", "salloc"):
             (tmp_path / name).chmod(0o755)
         lines: list[str] = []
+
+        def say(line: str) -> None:
+            lines.append(line)
+            if "waits in the queue" in line:
+                passed.append(timeout_s + 1.0)
+
         with (
             pytest.raises(LaunchFailed) as failed,
-            requested(Job(nodes=2, **settings), timeout_s, lines.append),
+            requested(Job(nodes=2, **settings), timeout_s, say),
         ):
             pass
         return [*lines, str(failed.value)]
@@ -501,9 +513,9 @@ def test_a_request_that_slurm_rejects_is_told_in_its_words(refused, tmp_path):
 
 
 def test_a_request_that_waits_for_too_long_is_withdrawn(refused):
-    *said, error = refused("Pending job allocation 7", "sleep 60", 0.5)
+    *said, error = refused("Pending job allocation 7", "sleep 60", PATIENCE_S)
     assert said == ["job 7 waits in the queue (Resources)", "cancelled 7"]
-    assert error == "job 7 waited in the queue for 0.5 s (queue_timeout_s)"
+    assert error == f"job 7 waited in the queue for {PATIENCE_S:g} s (queue_timeout_s)"
 
 
 @pytest.mark.parametrize("command", ["train appo --env-id CartPole-v1 --run-dir", "resume"])

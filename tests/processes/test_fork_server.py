@@ -16,6 +16,7 @@ import pytest
 
 from headrace.processes import Child, end_children
 from headrace.processes.process_tree import MARK
+from tests.patience import PATIENCE_S, wait_until  # programs below import this module
 
 ROOT = Path(__file__).parents[2]
 FACTS = """
@@ -122,16 +123,16 @@ def test_a_child_has_the_variables_of_its_parent_at_that_time(value, monkeypatch
     else:
         monkeypatch.setenv("HEADRACE_TEST_OF_VARIABLES", value)
     child = Child("headrace-test", send_variable, "HEADRACE_TEST_OF_VARIABLES")
-    assert child.pipe.poll(60)
+    assert child.pipe.poll(PATIENCE_S)
     assert child.pipe.recv() == value
     end_children([before, child])
 
 
 def test_a_child_of_a_killed_fork_server_is_known_to_run_and_can_be_killed():
     child = Child("headrace-test", wait)
-    assert child.pipe.poll(60)
+    assert child.pipe.poll(PATIENCE_S)
     os.kill(psutil.Process(child.pid).ppid(), signal.SIGKILL)
-    child.process.join(10)  # multiprocessing takes it for ended
+    child.process.join(PATIENCE_S)  # multiprocessing takes it for ended
     assert child.process.exitcode == 255
     assert child.is_running
     assert child.exit_code(0.0) is None
@@ -139,7 +140,7 @@ def test_a_child_of_a_killed_fork_server_is_known_to_run_and_can_be_killed():
     assert not child.is_running
     assert child.exit_code(0.0) == 255
     again = Child("headrace-test", nothing)
-    assert again.exit_code(60) == 0
+    assert again.exit_code(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("ends", ["first", "server"])
@@ -205,7 +206,6 @@ def test_a_stopped_server_ends_with_its_parent(pid):
         f"pid = {pid}; os.kill(pid, signal.SIGSTOP); print(pid)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    pid, end = int(ran.stdout), time.monotonic() + 10.0
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        server = psutil.Process(int(ran.stdout))
+        wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE, server.status)

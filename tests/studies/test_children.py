@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -26,6 +28,15 @@ SLEEPER = """
             sys.exit("it broke")
         time.sleep(100)
 """
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Returns a function that makes it 1,000 s later for a study that waits for its process."""
+    passed = []
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(passed))
+    monkeypatch.setattr("headrace.studies.children.time", clock)
+    return lambda: passed.append(1000.0)
 
 
 @pytest.fixture
@@ -72,15 +83,20 @@ def test_a_failure_shows_the_end_of_the_output_and_leaves_no_process(sleeper, go
     assert not psutil.pid_exists(pid) or gone([psutil.Process(pid)]) == []
 
 
-def test_a_command_is_asked_to_stop_before_it_is_killed(tmp_path):
+def test_a_command_is_asked_to_stop_before_it_is_killed(tmp_path, later):
     code = "trap 'echo stopping; exit 3' TERM; echo started; while true; do sleep 0.1; done"
-    seen = []
-    ended = Children().run(
-        ["bash", "-c", code], tmp_path / "output.txt", 1.0, grace_s=PATIENCE_S, watch=seen.append
-    )
+    seen, output = [], tmp_path / "output.txt"
+
+    def watch(pid: int) -> None:
+        if output.read_text() == "started\n":
+            later()
+        seen.append(pid)
+
+    limits = {"timeout_s": PATIENCE_S, "grace_s": 10_000.0}  # it may be late again
+    ended = Children().run(["bash", "-c", code], output, watch=watch, **limits)
     assert (ended.code, ended.timed_out) == (3, True)
-    assert 1.0 < ended.wall_s < PATIENCE_S
-    assert (tmp_path / "output.txt").read_text().split() == ["started", "stopping"]
+    assert ended.wall_s > 1000.0
+    assert output.read_text().split() == ["started", "stopping"]
     assert len(set(seen)) == 1
 
 
@@ -94,12 +110,17 @@ def test_a_process_that_a_signal_ended_is_told_from_one_that_failed(tmp_path):
         assert type(ended.error("it")) is kind
 
 
-def test_after_its_time_a_module_is_killed_with_what_it_started(sleeper, gone):
+def test_after_its_time_a_module_is_killed_with_what_it_started(sleeper, gone, later):
     found = []
-    watcher = threading.Thread(target=lambda: found.extend(started(sleeper)))
+
+    def watch() -> None:
+        found.extend(started(sleeper))
+        later()
+
+    watcher = threading.Thread(target=watch)
     watcher.start()
-    with pytest.raises(RuntimeError, match="took longer than 3 s"):
-        sleep(sleeper, 3)
+    with pytest.raises(RuntimeError, match=r"took longer than 1\d\d\d s"):
+        sleep(sleeper, 2 * PATIENCE_S)
     watcher.join()
     assert len(found) == 2
     assert gone(found) == []

@@ -19,7 +19,7 @@ SIZES = {"envs_per_actor": 2, "fragment_length": 20, "eval_episodes": 3}
 
 @pytest.fixture
 def base():
-    """Return the first of ten free ports, which the system gives to nobody else."""
+    """Return the first of ten free ports below those that connections are given."""
     for first in range(20_000 + os.getpid() % 1_000 * 10, 32_000, 10):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + 10):

@@ -12,7 +12,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 import torch
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 
 from headrace.transport import request_channel
 from headrace.transport.request_channel import (
@@ -81,10 +81,14 @@ class Calling(threading.Thread):
 
 def taken(server: RequestServer, max_wait_s: float = 0.0) -> RequestBatch:
     """Return the next calls, whenever they arrive."""
-    for _ in range(40):
-        if (asked := server.take(max_wait_s)) is not None:
-            return asked
-    raise AssertionError("no caller has asked")
+    found = []
+
+    def asked() -> bool:
+        found.append(server.take(max_wait_s))
+        return found[-1] is not None
+
+    wait_until(asked, lambda: "no caller has asked", pause_s=0.0)
+    return found[-1]
 
 
 def test_each_caller_gets_the_answer_to_its_own_rows_whoever_is_batched_with_it(made):

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from patience import PATIENCE_S
 
 from headrace.envs import make_vec
 from headrace.errors import ConfigError
@@ -166,7 +167,7 @@ print("beyond", flush=True)
             with pytest.raises(subprocess.TimeoutExpired):
                 child.wait(0.5)
         else:
-            assert child.wait(10) == status
+            assert child.wait(PATIENCE_S) == status
     finally:
         child.kill()
     assert child.stdout.read() == ""

@@ -8,13 +8,15 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import populations as stub
 import pytest
 import torch
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from warm import Program
 
 import headrace as hr
@@ -139,11 +141,16 @@ def test_decisions_do_not_depend_on_who_takes_them(tmp_path, undrawn):
 
 def test_more_members_than_jobs_take_turns_fairly(tmp_path, undrawn):
     population = stub.population(str(tmp_path), members=5, jobs=2)
-    order = []
+    order, lock = [], threading.Lock()
+
+    def turns(number: int) -> int:
+        return sum(event.kind == "trained" for event in stub.histories(population)[number])
 
     def train(population, member, hyper, until, children):
-        order.append(member.number)
-        time.sleep(0.005)
+        with lock:
+            begun = Counter(order)  # turns end in the order of their beginnings
+            order.append(member.number)
+        wait_until(lambda: all(turns(number) >= begun[number] for number in begun))
         return stub.train(population, member, hyper, until, children)
 
     run(population, wide_console(), train)

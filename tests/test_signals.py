@@ -113,9 +113,9 @@ def heard():
     try:
         yield numbers
         assert [signal.getsignal(number) for number in STOPS] == [note] * len(STOPS)
-        assert signals._levels() == []
+        assert signals._blocks() == []
     finally:
-        signals._levels().clear()
+        signals._blocks().clear()
         for number, handler in outside.items():
             signal.signal(number, handler)
 
@@ -146,7 +146,7 @@ def test_the_first_signal_stops_all_runs_and_the_second_interrupts(heard):
     os.kill(os.getpid(), signal.SIGTERM)  # schedulers send several
     assert (stopped, heard) == ([2, 0], [])
     runs[0].close()
-    assert signals._stopped_together() == []
+    assert signals._blocks() == []
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3, 4, 5, 6])
@@ -198,13 +198,15 @@ def test_a_fork_restores_the_handlers_of_runs_that_end_in_it(heard, order):
     runs = [run(), run()]
     for one in runs:
         next(one)
-    note = signals._levels()[0][signal.SIGTERM]
+    note = signals._blocks()[0].handlers[signal.SIGTERM]
     pid = os.fork()
     if pid == 0:
+        kept = [signal.getsignal(signal.SIGTERM)]
         for i in order:
             runs[i].close()
+            kept.append(signal.getsignal(signal.SIGTERM))
         restored = all(signal.getsignal(number) == note for number in STOPS)
-        os._exit(0 if restored and signals._levels() == [] else 1)
+        os._exit(0 if restored and kept == [note] * 3 and signals._blocks() == [] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     for i in order:
         runs[i].close()
@@ -217,6 +219,20 @@ def test_a_signal_that_is_pending_when_a_run_begins_stops_it():
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # not another thread
         with stop_signals(lambda: stopped.append(1)):
             assert stopped == [1]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_two_signals_that_are_pending_when_a_run_begins_stop_and_interrupt_it(ctrl_c):
+    stopped, both = [], {signal.SIGHUP, signal.SIGINT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, both)
+    try:
+        for number in both:
+            signal.pthread_kill(threading.get_ident(), number)
+        with pytest.raises(KeyboardInterrupt), stop_signals(lambda: stopped.append(1)):
+            pass
+        assert stopped == [1]
+        assert both <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.processes.ctrl_c import EndAtOnce, gently
@@ -36,13 +37,13 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
             stopped = True
             stop()
 
-    def handle(number: int, frame: object) -> None:
+    def handle(number: int, before: dict[int, Any]) -> None:
         if not stopped:
             if number == signal.SIGINT and isinstance(of_command, EndAtOnce):
                 of_command.run_stopped = True
-            for one in reversed(_stopped_together()):
-                one()
-            stop_once()  # missing there while this block begins or ends
+            for block in reversed(_blocks()):
+                block.stop()
+            stop_once()  # missing there while this block ends
         elif number == signal.SIGTERM:
             return
         elif before[number] in (signal.SIG_DFL, signal.SIG_IGN):
@@ -51,53 +52,8 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, before[number])
             signal.raise_signal(number)
 
-    with contextlib.ExitStack() as stack:
-        before = stack.enter_context(_handled(handle))
-        if before:
-            stack.enter_context(unblocked(before))
-            stack.callback(_remove, _stopped_together(), stop_once)
-            _stopped_together().append(stop_once)
+    with _handled(handle, stop_once):
         yield
-
-
-@functools.lru_cache(maxsize=1)
-def _stopped_together() -> list[Callable[[], None]]:
-    """Return the functions that stop the runs in progress, the latest last."""
-    return []
-
-
-@contextlib.contextmanager
-def unblocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Unblock signals that the parent process may have blocked, in the ``with`` statement.
-
-    If such blocks overlap, the signals are blocked again when the last one ends.
-    """
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    changed, levels = [number for number in numbers if number in blocked], _unblocked()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, changed)
-    levels.append(changed)
-    try:
-        yield
-    finally:
-        _remove(levels, changed)
-        if levels:
-            levels[0].extend(changed)
-        else:
-            signal.pthread_sigmask(signal.SIG_BLOCK, changed)
-
-
-@functools.lru_cache(maxsize=1)
-def _unblocked() -> list[list[int]]:
-    """Return the signals that each block of ``unblocked`` has to block again."""
-    return []
-
-
-def _remove(levels: list[Any], level: Any) -> int | None:
-    """Remove this object, and return its index; None if it is missing."""
-    place = next((i for i, one in enumerate(levels) if one is level), None)
-    if place is not None:
-        del levels[place]
-    return place
 
 
 @contextlib.contextmanager
@@ -105,7 +61,7 @@ def signals_held() -> Iterator[None]:
     """Delay Ctrl-C, SIGTERM and SIGHUP until the end of the block, which should be short."""
     pending: list[int] = []
     try:
-        with _handled(lambda number, frame: pending.append(number)):
+        with _handled(lambda number, before: pending.append(number)):
             yield
     finally:
         for number in pending:
@@ -153,53 +109,80 @@ def unblock_signals_for_children() -> None:
         os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
 
 
+@dataclasses.dataclass(eq=False)
+class _Block:
+    """A block that handles signals: what it has to restore, and how it stops its run."""
+
+    handlers: dict[int, Any]
+    stop: Callable[[], None]
+    blocked: list[int] = dataclasses.field(default_factory=list)  # signals to block again
+
+
 @contextlib.contextmanager
-def _handled(handle: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
-    """Handle signals that stop a run; yield the previous handlers. No effect in threads."""
+def _handled(
+    handle: Callable[[int, dict[int, Any]], None], stop: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Handle signals that stop a run. No effect in threads.
+
+    Args:
+        handle: called with a signal and the previous handlers.
+        stop: stops the run of this block. Signals that the parent process may have blocked are
+            unblocked. None: no run.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield {}
+        yield
         return
     handlers = {number: signal.getsignal(number) for number in _STOPS}
     before = {n: gently(x) for n, x in handlers.items() if x is not None and not _stays(n, x)}
-    levels = _levels()
-    levels.append(before)
+    block, blocks = _Block(before, stop or (lambda: None)), _blocks()
+    blocks.append(block)
     try:
         for number in before:
-            signal.signal(number, handle)
-        yield before
+            signal.signal(number, lambda number, frame: handle(number, before))
+        if stop is not None:
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            block.blocked = [number for number in before if number in mask]
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, block.blocked)
+        yield
     finally:
-        _leave(levels, before)
+        _leave(blocks, block)
 
 
-def _leave(levels: list[dict[int, Any]], before: dict[int, Any]) -> None:
-    """Restore the handlers that a block replaced, or let the next inner block do so.
+def _leave(blocks: list[_Block], block: _Block) -> None:
+    """Restore what a block changed, or let others do so.
 
-    A block may end before one that began later, if both are in generators. A signal, or a
-    generator that is finalised in another thread, may end this with an exception.
+    A block may end before one that began later, if both are in generators. The next inner one then
+    restores the handlers, and the last one to end blocks signals again. A signal, or a generator
+    that is finalised in another thread, may end this with an exception.
     """
-    place = _remove(levels, before)
-    if place is not None and place < len(levels):
-        levels[place].update(before)
+    index = blocks.index(block)
+    del blocks[index]
+    if blocks:
+        blocks[0].blocked += block.blocked
+    else:
+        signal.pthread_sigmask(signal.SIG_BLOCK, block.blocked)
+    if index < len(blocks):
+        blocks[index].handlers.update(block.handlers)
         return
-    for number, handler in before.items():
+    for number, handler in block.handlers.items():
         signal.signal(number, handler)
 
 
 @functools.lru_cache(maxsize=1)
-def _levels() -> list[dict[int, Any]]:
-    """Return the handlers that each block of ``_handled`` replaced, outermost first.
+def _blocks() -> list[_Block]:
+    """Return the blocks of :func:`_handled` in progress, outermost first.
 
     From the first call on, forked processes get the outermost SIGTERM handler back. Otherwise
     ``multiprocessing`` could not terminate what an environment forks during a run, and would wait
     for it forever. SIGTERM is blocked during the fork, since Python forgets signals that it has
     caught by then.
     """
-    levels, masks = list[dict[int, Any]](), list[Any]()
+    blocks, masks = list[_Block](), list[Any]()
     if not hasattr(os, "register_at_fork"):
-        return levels
+        return blocks
 
     def block() -> None:
-        if levels:
+        if blocks:
             masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
 
     def unblock() -> None:
@@ -207,15 +190,15 @@ def _levels() -> list[dict[int, Any]]:
             signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
 
     def in_child() -> None:
-        outermost = levels[0].get(signal.SIGTERM) if levels else None
+        outermost = blocks[0].handlers.get(signal.SIGTERM) if blocks else None
         if outermost is not None:
             signal.signal(signal.SIGTERM, outermost)
-            for level in levels:
-                level[signal.SIGTERM] = outermost
+            for one in blocks:
+                one.handlers[signal.SIGTERM] = outermost
         unblock()
 
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
-    return levels
+    return blocks
 
 
 def _stays(number: int, handler: Any) -> bool:

@@ -118,7 +118,8 @@ def test_a_run_that_is_ended_while_it_imports_leaves_nothing(run, gone, end):
     end(one, gone)
 
 
-@pytest.mark.parametrize("end", [pytest.param(interrupt, marks=pytest.mark.full), kill])
+@pytest.mark.full
+@pytest.mark.parametrize("end", [interrupt, kill])
 def test_several_learners_that_are_ended_while_they_start_leave_nothing(run, gone, end):
     two = run(2)
     two.wait_for("results in")

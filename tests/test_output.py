@@ -51,6 +51,7 @@ def test_a_run_continues_without_its_output(full, tmp_path):
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.full
 def test_a_run_continues_with_a_closed_output(tmp_path):
     command = f"exec {sys.executable} -m headrace {TRAIN} {tmp_path}/run >&-"
     done = subprocess.run(

@@ -170,7 +170,7 @@ def combined(count: int) -> Counter[str]:
 
 
 def test_settings_that_contradict_each_other_are_refused_in_one_sentence():
-    counts = combined(150)
+    counts = combined(100)
     told("pairs and triples", counts)
     assert min(counts.values()) > 10
 

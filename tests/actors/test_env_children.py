@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 
+import pytest
+
 from headrace.processes import Child
 
 SCRIPT = """
@@ -112,6 +114,7 @@ def test_functions_of_a_script_reach_the_children_in_every_form(tmp_path, start)
     assert "PROBED" in script.output
 
 
+@pytest.mark.full
 def test_runs_may_be_the_jobs_of_a_pool(tmp_path, start):
     (tmp_path / "script.py").write_text(SCRIPT + POOL)
     script = start("script.py")

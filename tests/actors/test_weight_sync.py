@@ -336,7 +336,7 @@ def test_the_longest_limit_is_valid_without_a_wait(tiny):
 
 
 def test_dropped_rollouts_count_their_fetches(tiny, finish):
-    shape = {"num_actors": 2, "batch_size": 64, "total_steps": 4000}
+    shape = {"num_actors": 2, "batch_size": 64, "total_steps": 1500}
     trainer, _ = finish(tiny(algo=hr.APPO(max_lag=3, **WHOLE), max_policy_lag=0, **shape))
     taken = trainer.updates + trainer.progress.dropped
     assert trainer.progress.dropped > 0

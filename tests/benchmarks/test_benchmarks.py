@@ -191,6 +191,7 @@ def test_the_same_case_gives_the_same_figures(benchmark, tmp_path):
     assert first["kl"] != other["kl"]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("forked_children")
 def test_the_corrections_are_resumed_and_write_table_and_pictures(
     benchmark, monkeypatch, tmp_path, capsys

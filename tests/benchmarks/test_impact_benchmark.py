@@ -172,6 +172,7 @@ def test_the_return_at_a_time_is_the_last_one_by_then(impact):
 # -- what is done and written ----------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_run_that_has_ended_is_not_repeated(start):
     code, done = start("ratio", seeds=1)
     assert code == 0

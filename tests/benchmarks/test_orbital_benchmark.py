@@ -90,6 +90,7 @@ def test_trained_policies_meet_every_scripted_player(orbital, runs, tmp_path, mo
     assert [flags["seed"] for flags in asked] == [100, 207, 208]
 
 
+@pytest.mark.full
 def test_the_snapshots_of_each_run_are_rated(orbital, trains, tmp_path):
     orbital.main(orbital.Args(studies="league", seeds=1, pairs=4, output=tmp_path))
     (row,) = rows_of(tmp_path / "league.csv")

@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import headrace as hr
 from headrace.ops.returns import gae
 from headrace.types import Rollout
+from tests.tries import few_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY = {
@@ -42,7 +43,7 @@ def example(monkeypatch):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", few_of(list(TINY), ["ppo", "clusterenv_dqn"]))
 def test_each_example_runs_to_its_evaluation_and_leaves_no_process(name, start, gone, tmp_path):
     file, *flags = name.split()
     flags += [*TINY[name].split(), "--eval-episodes", "2"]

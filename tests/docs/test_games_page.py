@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from warm import headrace, run
 
 from tests.docs.test_docs import ROOT, commands_of, shorter
 
 
+@pytest.mark.full
 def test_the_page_on_games_runs_from_top_to_bottom(tmp_path):
     page = (ROOT / "docs/games.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(python|bash)\n(.*?)```", page, re.DOTALL)

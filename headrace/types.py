@@ -267,7 +267,7 @@ class ActorCritic(Protocol):
 
     @property
     def action_bounds(self) -> Any:
-        """:class:`~headrace.ops.losses.ActionBounds` of the parameters, or None."""
+        """:class:`~headrace.ops.action_bounds.ActionBounds` of the parameters, or None."""
 
     def __call__(self, inputs: Tree, first: Tensor, core: Tree) -> tuple[Tensor, Tensor, Tree]:
         """Return distribution parameters ``[T, B, P]``, values ``[T, B]`` and the last core."""

@@ -20,7 +20,7 @@ from book.impact_tables import (
     differences,
 )
 from headrace.config import Config
-from headrace.ops.losses import surrogate_log_ratio
+from headrace.ops.ratio import surrogate_log_ratio
 
 CLIP, RHO = 0.4, 2.0  # Table 2
 ACTIONS = 401

@@ -12,7 +12,8 @@ from torch import Tensor
 from headrace import schedules
 from headrace.errors import require
 from headrace.ops import losses
-from headrace.ops.losses import ActionBounds, LossTerms
+from headrace.ops.action_bounds import ActionBounds, bounds_loss
+from headrace.ops.losses import LossTerms
 from headrace.ops.moments import MovingMoments
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, State
 from headrace.validation import ranges
@@ -258,7 +259,7 @@ def by_task(units: Any, advantage: Tensor) -> Tensor:
 def loss_of(hyper: Hyperparameters, terms: LossTerms, outputs: PolicyOutputs, batch: Batch) -> Loss:
     """Return the loss that the terms select, for autograd.
 
-    ``ops.losses.derivatives`` computes the derivatives of the same loss without autograd.
+    ``ops.loss_derivatives`` computes the derivatives of the same loss without autograd.
     """
     value_loss = None
     of = terms, outputs.log_prob, batch.log_prob, batch.valid
@@ -303,7 +304,7 @@ def total_loss(
     if hyper.entropy_coef > 0:
         loss = loss - hyper.entropy_coef * entropy_sum
     if hyper.bounds_coef > 0 and outputs.bounds is not None:
-        beyond = losses.bounds_loss(outputs.params, outputs.bounds, batch.valid)
+        beyond = bounds_loss(outputs.params, outputs.bounds, batch.valid)
         loss = loss + hyper.bounds_coef * beyond
     with torch.no_grad():
         metrics: Metrics = {

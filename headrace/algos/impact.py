@@ -17,6 +17,7 @@ from headrace.algos.penalty import Penalty, check_penalty
 from headrace.algos.replay import CircularBuffer
 from headrace.ops import losses
 from headrace.ops.losses import LossTerms
+from headrace.ops.ratio import surrogate_log_prob
 from headrace.ops.returns import vtrace
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, PolicyProxy, State
 from headrace.validation import ranges
@@ -164,7 +165,7 @@ class IMPACT(common.Hyperparameters):
     def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """Return the terms of surrogate, value loss and entropy bonus (line 8)."""
         targets, behaviour = batch.targets, batch.log_prob
-        old = losses.surrogate_log_prob(targets["log_prob"], behaviour, self.ratio, self.rho)
+        old = surrogate_log_prob(targets["log_prob"], behaviour, self.ratio, self.rho)
         with torch.no_grad():
             kl = self._divergence(outputs, batch, state)
         return LossTerms(

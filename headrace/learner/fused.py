@@ -22,8 +22,9 @@ from headrace.nn.policy import Policy
 from headrace.nn.popart import PopArt
 from headrace.nn.recurrent import Recurrent, UnrolledCore
 from headrace.ops import tree
+from headrace.ops.action_bounds import bounds_slope
 from headrace.ops.distributions.scores import has_score, score
-from headrace.ops.losses import bounds_slope, derivatives
+from headrace.ops.loss_derivatives import derivatives
 from headrace.types import Batch, Loss, Metrics, State, Tree
 
 

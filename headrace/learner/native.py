@@ -285,7 +285,7 @@ def place_terms(
 
 
 def sums_of(sums: Any, loss: LossTerms, value_scale: float) -> dict[str, float]:
-    """Return the sums of metrics by name, as :func:`~headrace.ops.losses.derivatives` does."""
+    """Return sums of metrics by name, as :mod:`headrace.ops.loss_derivatives` does."""
     metrics: dict[str, float] = dict(zip(SUMS, sums, strict=True))
     if not loss.clips_values:
         per_unit = 1.0 / value_scale if value_scale > 0 else 0.0

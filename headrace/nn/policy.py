@@ -29,8 +29,8 @@ from headrace.nn.saving import Saver, saved_by
 from headrace.nn.state_noise import Explorer, log_std_of, noise_of
 from headrace.nn.task_values import TaskPopArt
 from headrace.ops import stacks
+from headrace.ops.action_bounds import ActionBounds
 from headrace.ops.distributions.composite import gaussian_places
-from headrace.ops.losses import ActionBounds
 from headrace.ops.moments import Moments
 from headrace.spaces.actions import ActionTransform, distribution_for, output_bounds
 from headrace.spaces.text import Words, text_paths

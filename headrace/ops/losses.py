@@ -1,11 +1,10 @@
 """Losses with their derivatives, and statistics, as SUMS over valid steps.
 
-A private function defines each loss once: its value and its derivative for every step
-(:class:`StepLoss`). The public functions sum the values and pass the derivative to autograd.
-:func:`derivatives` uses the same definitions without autograd, whose bookkeeping takes longer than
-the arithmetic in small batches. ``native/losses.inc`` repeats the formulas for small dense
-networks; a change here needs the same change there (``tests/native`` compares them). Only the
-learner divides the sums.
+Each loss is defined once, by its value and its derivative for every step (:class:`StepLoss`). The
+functions ``..._loss`` sum the values and pass the derivative to autograd;
+:func:`~headrace.ops.loss_derivatives.derivatives` uses the same definitions without autograd.
+``native/losses.inc`` repeats the formulas for small dense networks; a change here needs the same
+change there (``tests/native`` compares them). Only the learner divides the sums.
 
 Inputs are ``[T, B]``, including ``valid`` (bool). A loss is a 0-d sum that can be differentiated
 once. Fillers contribute 0 to values and gradients, even if they hold NaN. Advantages, targets, old
@@ -28,8 +27,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headrace.ops.ratio import exp_ratio
-
-_ROOM = 1.1  # distance of a mean from the middle without a penalty, in half-ranges
 
 _Number = TypeVar("_Number", Tensor, float)
 
@@ -60,22 +57,6 @@ class LossTerms(NamedTuple):
         return self.value_clip is not None and self.old_value is not None
 
 
-class ActionBounds(NamedTuple):
-    """The Gaussian means among a policy's outputs whose actions are bounded, and their range."""
-
-    places: Tensor  # [k] int64, positions among the outputs
-    middle: Tensor  # [k]  of the range
-    half: Tensor  # [k]  half the range
-
-
-class LossDerivatives(NamedTuple):
-    """The derivatives of a summed loss; 0 on fillers."""
-
-    log_prob: Tensor  # [T * B]
-    value: Tensor  # [T * B]  with respect to the value head's output
-    sums: dict[str, float]  # metrics, the same as with autograd
-
-
 class StepLoss(NamedTuple):
     """The loss of each step and its derivative, ``[T, B]`` each; undefined on fillers."""
 
@@ -98,7 +79,8 @@ class _Sum(torch.autograd.Function):
         return grad * slope, None, None, None
 
 
-def _summed(x: Tensor, steps: StepLoss, valid: Tensor) -> Tensor:
+def summed(x: Tensor, steps: StepLoss, valid: Tensor) -> Tensor:
+    """Return the sum of valid steps, which can be differentiated by ``x``."""
     return cast(Tensor, _Sum.apply(x, *steps, valid))
 
 
@@ -116,7 +98,7 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> 
     _check(valid, log_prob=log_prob, advantage=advantage)
     with torch.no_grad():
         steps = _policy_gradient(log_prob, advantage)
-    return _summed(log_prob, steps, valid)
+    return summed(log_prob, steps, valid)
 
 
 def _policy_gradient(log_prob: Tensor, advantage: Tensor) -> StepLoss:
@@ -133,47 +115,13 @@ def epsilon_policy_gradient_loss(
     _check(valid, log_prob=log_prob, advantage=advantage)
     with torch.no_grad():
         steps = _epsilon_policy_gradient(log_prob, advantage, epsilon)
-    return _summed(log_prob, steps, valid)
+    return summed(log_prob, steps, valid)
 
 
 def _epsilon_policy_gradient(log_prob: Tensor, advantage: Tensor, epsilon: float) -> StepLoss:
     corrected = torch.logaddexp(log_prob, log_prob.new_tensor(math.log(epsilon)))
     share = (log_prob - corrected).exp()
     return StepLoss(-corrected * advantage, share * -advantage)
-
-
-def surrogate_log_ratio(
-    log_prob: Tensor, target_log_prob: Tensor, behaviour_log_prob: Tensor, kind: str, rho: float
-) -> Tensor:
-    """Compute the log of one of IMPACT's likelihood ratios (Luo et al. 2020, section 4.1).
-
-    ``R1 = pi / pi_target``, ``R2 = pi / mu`` and ``R3 = pi / max(pi_target, mu / rho)``, which is
-    ``min(mu / pi_target, rho) * pi / mu`` (section 3.1).
-
-    Args:
-        log_prob, target_log_prob, behaviour_log_prob: log pi, log pi_target and log mu.
-        kind: ``R1``, ``R2`` or ``R3``.
-        rho: at least 1; the paper's beta is ``1 / rho``.
-
-    Returns:
-        ``[T, B]``, for ``ppo_clip_loss``; undefined on fillers.
-
-    Raises:
-        KeyError: ``kind`` is unknown.
-    """
-    old = surrogate_log_prob(target_log_prob.detach(), behaviour_log_prob.detach(), kind, rho)
-    return log_prob - old
-
-
-def surrogate_log_prob(
-    target_log_prob: Tensor, behaviour_log_prob: Tensor, kind: str, rho: float
-) -> Tensor:
-    """Return the log of the denominator of :func:`surrogate_log_ratio`."""
-    return {
-        "R1": target_log_prob,
-        "R2": behaviour_log_prob,
-        "R3": torch.maximum(target_log_prob, behaviour_log_prob - math.log(rho)),
-    }[kind]
 
 
 def ppo_clip_loss(
@@ -197,7 +145,7 @@ def ppo_clip_loss(
     with torch.no_grad():
         steps, clipped = _ppo_clip(log_ratio, advantage, clip, max_ratio)
         count = masked_sum(clipped, valid)
-    return _summed(log_ratio, steps, valid), count
+    return summed(log_ratio, steps, valid), count
 
 
 def _ppo_clip(
@@ -219,12 +167,12 @@ def policy_loss(
     _check(valid, log_prob=log_prob, advantage=terms.advantage)
     with torch.no_grad():
         log_ratio = log_prob - behaviour_log_prob
-        steps, metrics = _policy_steps(terms, log_prob, log_ratio)
+        steps, metrics = policy_steps(terms, log_prob, log_ratio)
         sums = {name: masked_sum(row, valid) for name, row in metrics.items()}
-    return _summed(log_prob, steps, valid), sums
+    return summed(log_prob, steps, valid), sums
 
 
-def _policy_steps(
+def policy_steps(
     terms: LossTerms, log_prob: Tensor, log_ratio: Tensor
 ) -> tuple[StepLoss, dict[str, Tensor]]:
     """Return the policy loss with its derivative by log pi, and further metrics."""
@@ -239,50 +187,22 @@ def _policy_steps(
     return _policy_gradient(log_prob, advantage), {}
 
 
-def bounds_loss(params: Tensor, bounds: ActionBounds, valid: Tensor) -> Tensor:
-    """Penalise means beyond their bounds, summed over valid steps.
-
-    The penalty is ``max(0, |m| - 1.1)^2`` with ``m = (mean - middle) / half``. Actions are clipped
-    to the bounds, so returns don't depend on how far the mean is beyond one. Without the penalty,
-    it can drift until all sampled actions are clipped.
-
-    Args:
-        params: ``[T, B, P]``, of which ``bounds`` selects means.
-    """
-    means = params[..., bounds.places]
-    with torch.no_grad():
-        steps = _beyond_bounds(means, bounds)
-    return _summed(means, steps, valid.unsqueeze(-1))
-
-
-def _beyond_bounds(means: Tensor, bounds: ActionBounds) -> StepLoss:
-    """Return the loss of means ``[..., k]``, and its derivative."""
-    scaled = (means - bounds.middle) / bounds.half
-    excess = (scaled.abs() - _ROOM).clamp(min=0.0)
-    return StepLoss(excess.square(), 2.0 * excess * scaled.sign() / bounds.half)
-
-
-def bounds_slope(outputs: Tensor, bounds: ActionBounds) -> Tensor:
-    """Return the derivative of :func:`bounds_loss` by bounded means ``[N, k]`` of outputs."""
-    return _beyond_bounds(outputs[:, bounds.places], bounds).slope
-
-
 def value_loss(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """``sum 1/2 (V(x_t) - target_t)^2``, the l2 loss of IMPALA's section 4.2."""
     _check(valid, value=value, target=target)
     with torch.no_grad():
         error = target - value
-        steps = StepLoss(_half_square(error.square()), _half_square_slope(error))
-    return _summed(value, steps, valid)
+        steps = StepLoss(half_square(error.square()), half_square_slope(error))
+    return summed(value, steps, valid)
 
 
-def _half_square(square: _Number) -> _Number:
+def half_square(square: _Number) -> _Number:
     """Return the value loss of squared errors, or of their sum."""
     return 0.5 * square
 
 
-def _half_square_slope(error: Tensor, weight: float = 1.0) -> Tensor:
-    """``weight`` times the derivative of :func:`_half_square` with respect to V.
+def half_square_slope(error: Tensor, weight: float = 1.0) -> Tensor:
+    """``weight`` times the derivative of :func:`half_square` with respect to V.
 
     Args:
         error: ``target - V``.
@@ -303,16 +223,16 @@ def clipped_value_loss(
     """
     _check(valid, value=value, old_value=old_value, target=target)
     with torch.no_grad():
-        steps = _clipped_value(target - value, value - old_value, target - old_value, clip)
-    return _summed(value, steps, valid)
+        steps = clipped_value_steps(target - value, value - old_value, target - old_value, clip)
+    return summed(value, steps, valid)
 
 
-def _clipped_value(error: Tensor, move: Tensor, full_move: Tensor, clip: float) -> StepLoss:
+def clipped_value_steps(error: Tensor, move: Tensor, full_move: Tensor, clip: float) -> StepLoss:
     """Return the clipped loss from ``target - V``, ``V - V_old`` and ``target - V_old``."""
     moved_error = full_move - move.clamp(-clip, clip)
     free = (error.abs() >= moved_error.abs()) | (move.abs() <= clip)
-    value = _half_square(torch.maximum(error.square(), moved_error.square()))
-    return StepLoss(value, torch.where(free, _half_square_slope(error), 0.0))
+    value = half_square(torch.maximum(error.square(), moved_error.square()))
+    return StepLoss(value, torch.where(free, half_square_slope(error), 0.0))
 
 
 def approx_kl(log_ratio: Tensor, valid: Tensor) -> Tensor:
@@ -322,67 +242,14 @@ def approx_kl(log_ratio: Tensor, valid: Tensor) -> Tensor:
     """
     _check(valid, log_ratio=log_ratio)
     with torch.no_grad():
-        steps = _approx_kl(log_ratio)
-    return _summed(log_ratio, steps, valid)
+        steps = approx_kl_steps(log_ratio)
+    return summed(log_ratio, steps, valid)
 
 
-def _approx_kl(log_ratio: Tensor) -> StepLoss:
+def approx_kl_steps(log_ratio: Tensor) -> StepLoss:
+    """Return :func:`approx_kl` of each step."""
     excess = log_ratio.expm1()
     return StepLoss(excess - log_ratio, excess)
-
-
-def derivatives(
-    terms: LossTerms,
-    log_prob: Tensor,
-    entropy: Tensor,
-    value: Tensor,
-    behaviour_log_prob: Tensor,
-    valid: Tensor,
-    value_coef: float,
-    value_scale: float = 1.0,
-) -> LossDerivatives:
-    """Compute derivatives and metrics of the loss that the terms select.
-
-    Call it without gradients. The derivative by the entropy is a constant and not included.
-
-    Args:
-        log_prob, entropy, value: ``[T, B]``, outputs of the policy.
-        valid: ``[T, B]`` bool; fillers may hold anything.
-        value_scale: V in the rewards' units is ``value_scale`` times the head's output, plus a
-            constant; 0: the head isn't trained.
-    """
-    log_ratio = log_prob - behaviour_log_prob
-    kl = _approx_kl(log_ratio)
-    policy, metrics = _policy_steps(terms, log_prob, log_ratio)
-    per_unit = 1.0 / value_scale if value_scale > 0 else 0.0
-    rows = {"target": terms.target, "error": terms.target - value, "entropy": entropy}
-    rows |= {"approx_kl": kl.value, "policy_loss": policy.value, "d_log_prob": policy.slope}
-    rows |= metrics
-    if terms.clips_values:
-        assert terms.value_clip is not None
-        assert terms.old_value is not None
-        error, move = rows["error"] * per_unit, (value - terms.old_value) * per_unit
-        full_move = (terms.target - terms.old_value) * per_unit
-        of = _clipped_value(error, move, full_move, terms.value_clip)
-        rows |= {"value_loss": of.value, "d_value": of.slope}
-    masked = torch.where(valid, torch.stack(list(rows.values())), 0.0).flatten(1)
-    totals = masked.double()
-    sums = dict(zip(rows, totals.sum(1).tolist(), strict=True))
-    sums["target_sq"], sums["error_sq"] = totals[:2].square().sum(1).tolist()
-    sums["target_sum"], sums["error_sum"] = sums.pop("target"), sums.pop("error")
-    del sums["d_log_prob"]
-    each = dict(zip(rows, masked.unbind(), strict=True))
-    if not terms.clips_values:
-        sums["value_loss"] = _half_square(sums["error_sq"]) * per_unit**2
-        d_value = _half_square_slope(each["error"], value_coef * per_unit)
-    else:
-        del sums["d_value"]
-        d_value = each["d_value"] * value_coef
-    d_log_prob = each["d_log_prob"]
-    if terms.kl_coef > 0:
-        d_log_prob = d_log_prob + terms.kl_coef * torch.where(valid, kl.slope, 0.0).flatten()
-    sums |= {name: float(x) for name, x in terms.sums.items()}
-    return LossDerivatives(d_log_prob, d_value, sums)
 
 
 @torch.no_grad()

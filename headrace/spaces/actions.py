@@ -20,7 +20,7 @@ from torch import Tensor
 from headrace.errors import ConfigError
 from headrace.ops import distributions as dist
 from headrace.ops import tree
-from headrace.ops.losses import ActionBounds
+from headrace.ops.action_bounds import ActionBounds
 from headrace.spaces.walk import Path, Space, map_space, parts, place
 
 WORKS = (

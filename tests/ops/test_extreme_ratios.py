@@ -12,7 +12,8 @@ from torch import Tensor
 from tries import examples
 
 from headrace.ops import losses
-from headrace.ops.losses import LossTerms, derivatives
+from headrace.ops.loss_derivatives import derivatives
+from headrace.ops.losses import LossTerms
 from headrace.ops.returns import reverse_linear_recurrence, vtrace
 from tests.ops.oracles import Stream, random_stream, vtrace_oracle
 

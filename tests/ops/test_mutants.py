@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace.ops import distributions, losses, returns
+from headrace.ops import action_bounds, distributions, losses, ratio, returns
 from headrace.ops.distributions import gaussian
 from headrace.spaces import actions as action_spaces
 from headrace.spaces import masks, walk
@@ -162,7 +162,7 @@ CLIPPED_VALUE = [
     ("min in place of max", "torch.maximum", "torch.minimum"),
     ("no clip", " - move.clamp(-clip, clip)", " - move"),
     ("clipped on one side", "clamp(-clip, clip)", "clamp(max=clip)"),
-    ("slope where clipped", "torch.where(free, _half_square_slope(error), 0.0)", "-error"),
+    ("slope where clipped", "torch.where(free, half_square_slope(error), 0.0)", "-error"),
     ("slope only within the clip", "(error.abs() >= moved_error.abs()) | ", ""),
 ]
 APPROX_KL = [
@@ -381,18 +381,18 @@ GROUPS: list[tuple[ModuleType, str, Check, list[tuple[str, str, str]]]] = [
         on_losses.check_epsilon_policy_gradient,
         EPSILON_POLICY_GRADIENT,
     ),
-    (losses, "surrogate_log_ratio", on_losses.check_surrogate_log_ratio, SURROGATE),
-    (losses, "surrogate_log_prob", on_losses.check_surrogate_log_ratio, SURROGATE_LOG_PROB),
+    (ratio, "surrogate_log_ratio", on_losses.check_surrogate_log_ratio, SURROGATE),
+    (ratio, "surrogate_log_prob", on_losses.check_surrogate_log_ratio, SURROGATE_LOG_PROB),
     (losses, "_ppo_clip", on_losses.check_ppo_clip, PPO_CLIP),
-    (losses, "_half_square", on_losses.check_value, HALF_SQUARE),
-    (losses, "_half_square", on_losses.check_clipped_value, HALF_SQUARE),
-    (losses, "_half_square_slope", on_losses.check_value, HALF_SQUARE_SLOPE),
-    (losses, "_half_square_slope", on_losses.check_clipped_value, HALF_SQUARE_SLOPE),
+    (losses, "half_square", on_losses.check_value, HALF_SQUARE),
+    (losses, "half_square", on_losses.check_clipped_value, HALF_SQUARE),
+    (losses, "half_square_slope", on_losses.check_value, HALF_SQUARE_SLOPE),
+    (losses, "half_square_slope", on_losses.check_clipped_value, HALF_SQUARE_SLOPE),
     (losses, "value_loss", on_losses.check_value, VALUE),
-    (losses, "_clipped_value", on_losses.check_clipped_value, CLIPPED_VALUE),
-    (losses, "_beyond_bounds", on_losses.check_bounds, BOUNDS),
+    (losses, "clipped_value_steps", on_losses.check_clipped_value, CLIPPED_VALUE),
+    (action_bounds, "_beyond_bounds", on_losses.check_bounds, BOUNDS),
     (losses, "masked_sum", on_losses.check_masked_sum, [("mean", ".sum()", ".mean()")]),
-    (losses, "_approx_kl", on_losses.check_approx_kl, APPROX_KL),
+    (losses, "approx_kl_steps", on_losses.check_approx_kl, APPROX_KL),
     (losses, "value_moments", on_losses.check_moments, MOMENTS),
     (losses, "explained_variance", on_losses.check_moments, EXPLAINED),
     (distributions, "Categorical", on_distributions.check_categorical, CATEGORICAL),

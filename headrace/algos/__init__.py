@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     ALGORITHMS: dict[str, type[Hyperparameters]]  # by name
 
-_SHARED = ("common", "minibatches", "penalty", "replay")  # files that several algorithms use
+# Files that several algorithms use.
+_SHARED = ("advantages", "common", "minibatches", "penalty", "replay")
 NAMES = [file.name for file in pkgutil.iter_modules(__path__) if file.name not in _SHARED]
 
 

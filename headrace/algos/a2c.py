@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.algos.advantages import by_running_scale
 from headrace.algos.common import (
     Hyperparameters,
     LearnsAt,
     PolicyOutputs,
     Span,
-    by_running_scale,
     by_task,
 )
 from headrace.ops.losses import LossTerms

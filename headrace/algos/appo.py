@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace.algos import common
+from headrace.algos.advantages import by_running_scale, running_advantage
 from headrace.algos.minibatches import new_generator, split, with_targets
 from headrace.ops.losses import LossTerms
 from headrace.ops.returns import gae, vtrace
@@ -65,7 +66,7 @@ class APPO(common.Hyperparameters):
     def init(self, policy: ActorCritic) -> State:
         """Create the generator for shuffling, and moments of advantages for whole batches."""
         state: State = {"generator": new_generator()}
-        return state if self._is_split else state | common.running_advantage(self)
+        return state if self._is_split else state | running_advantage(self.normalize_advantage)
 
     @property
     def _is_split(self) -> bool:
@@ -108,7 +109,7 @@ class APPO(common.Hyperparameters):
     def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """Return the clipped surrogate, with the batch's targets or those of this forward pass."""
         targets = batch.targets or self._targets(outputs, batch)
-        advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
+        advantage, sums = by_running_scale(state, targets["advantage"], batch.valid)
         old, weight = targets.get("log_prob"), targets.get("weight")
         of = advantage, targets["vs"], self.clip
         return LossTerms(*of, old_log_prob=old, weight=weight, sums=sums)

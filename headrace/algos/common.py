@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 from headrace import schedules
+from headrace.algos.advantages import note_advantage, running_advantage
 from headrace.errors import require
 from headrace.ops import losses
 from headrace.ops.action_bounds import ActionBounds, bounds_loss
 from headrace.ops.losses import LossTerms
-from headrace.ops.moments import MovingMoments
 from headrace.types import ActorCritic, Batch, Fresh, Group, Loss, Metrics, State
 from headrace.validation import ranges
 from headrace.validation.fields import check_arguments, check_fields, settings
-
-_SHARE = 0.1  # weight of the newest batch in running moments
 
 
 class Span(NamedTuple):
@@ -178,7 +176,7 @@ class Hyperparameters:
 
     def init(self, policy: ActorCritic) -> State:
         """Create mutable state for checkpoints: target network, buffers, adaptive coefficients."""
-        return running_advantage(self)
+        return running_advantage(self.normalize_advantage)
 
     def batches(
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
@@ -322,32 +320,3 @@ def total_loss(
 def in_own_units(outputs: PolicyOutputs, value: Tensor) -> Tensor:
     """Convert values or targets to the units of the value head."""
     return value if outputs.popart is None else outputs.popart.normalized(value)
-
-
-def running_advantage(hyper: Hyperparameters) -> State:
-    """Create the state for running moments of advantages, if advantages are normalised."""
-    return {"advantage": MovingMoments(_SHARE)} if hyper.normalize_advantage else {}
-
-
-def by_running_scale(
-    state: State, advantage: Tensor, valid: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Normalise advantages ``[T, B]`` by the moments of earlier batches, if the setting is on.
-
-    Returns:
-        the advantages, 0 before the first batch, and sums for :func:`note_advantage`, which belong
-        in the metrics.
-    """
-    if "advantage" not in state:
-        return advantage, {}
-    masked = torch.where(valid, advantage, 0.0).double()
-    sums = {"advantage_mean": masked.sum(), "advantage_square": masked.square().sum()}
-    moments: MovingMoments = state["advantage"]
-    scale = 1.0 / moments.deviation if moments.deviation > 0 else 0.0
-    return (advantage - moments.mean) * scale, sums
-
-
-def note_advantage(state: State, metrics: dict[str, float]) -> None:
-    """Update the running moments with the sums of :func:`by_running_scale` for one step."""
-    if "advantage_mean" in metrics:
-        state["advantage"].note(metrics.pop("advantage_mean"), metrics.pop("advantage_square"))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace.algos import common
+from headrace.algos.advantages import by_running_scale, running_advantage
 from headrace.algos.minibatches import new_generator, split, with_targets
 from headrace.algos.replay import ReplayBuffer, concatenate
 from headrace.errors import require
@@ -97,7 +98,7 @@ class IMPALA(common.Hyperparameters):
 
     def init(self, policy: ActorCritic) -> State:
         """Create replay buffer, generator and moments of advantages, as needed."""
-        state: State = {} if self._is_split else common.running_advantage(self)
+        state: State = {} if self._is_split else running_advantage(self.normalize_advantage)
         if self._is_split or self.replay_fraction > 0:
             state["generator"] = new_generator()
         if self.replay_fraction > 0:
@@ -138,7 +139,7 @@ class IMPALA(common.Hyperparameters):
     def terms(self, outputs: common.PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """Return the terms of ``-rho log pi (r + gamma v' - V)`` (section 4.2)."""
         targets = batch.targets or self._targets(outputs, batch)
-        advantage, sums = common.by_running_scale(state, targets["advantage"], batch.valid)
+        advantage, sums = by_running_scale(state, targets["advantage"], batch.valid)
         terms = LossTerms(advantage, targets["vs"], sums=sums)
         if self.correction in ("vtrace", "one_step"):
             return terms._replace(clip=self.clip, max_ratio=self.pg_rho_bar)

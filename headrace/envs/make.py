@@ -21,9 +21,16 @@ from gymnasium.vector import VectorEnv
 from headrace.envs import atari, engines
 from headrace.envs.context import EnvContext
 from headrace.envs.contract import CHECKED_STEPS
-from headrace.envs.engines import EngineUnavailable, VectorEnvRequest
 from headrace.envs.names import Prepared, resolve
 from headrace.envs.packages import package_of
+from headrace.envs.single_env import (
+    REASONS,
+    EngineUnavailable,
+    VectorEnvRequest,
+    creator,
+    is_vector_class,
+    takes_num_envs,
+)
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError, require_choice
 from headrace.spaces.agreement import difference
@@ -110,7 +117,7 @@ def opened(
             if engine == "auto":
                 _check_agrees(name, envs, order)
             return name, envs
-        except engines.REASONS as reason:
+        except REASONS as reason:
             reasons[name] = str(reason).partition("\n")[0].rstrip(".")
     if engine == "auto":
         clauses = [f"engine {name}: {reason}" for name, reason in reasons.items()]
@@ -161,8 +168,8 @@ def _candidates(order: VectorEnvRequest) -> list[str]:
     """Return the engines that ``auto`` tries, best first."""
     target = order.target
     if not isinstance(target, EnvSpec):
-        several = engines.takes_num_envs(target)  # it may still return a single environment
-        return ["native"] if engines.is_vector_class(target) else ["native"] * several + ["sync"]
+        several = takes_num_envs(target)  # it may still return a single environment
+        return ["native"] if is_vector_class(target) else ["native"] * several + ["sync"]
     if order.wrappers:
         return ["sync"]
     entry = target.entry_point
@@ -190,7 +197,7 @@ def _check_agrees(name: str, envs: VectorEnv, order: VectorEnvRequest) -> None:
         return
     try:
         beyond = dataclasses.replace(order, context=order.context.at(order.num_envs))
-        with contextlib.closing(engines.creator(beyond)()) as single:
+        with contextlib.closing(creator(beyond)()) as single:
             spaces = single.observation_space, single.action_space
     except Exception:  # the single environment may lack a dependency
         return

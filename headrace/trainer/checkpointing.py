@@ -7,38 +7,23 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from headrace.algos import ALGORITHMS
 from headrace.config import Config
-from headrace.envs.changes import EnvChange
 from headrace.envs.names import Tasks
 from headrace.envs.probe import Probe
 from headrace.errors import CheckpointError, LearnerFailed, NonFinite, OthersLost, shown
-from headrace.learner.multi_policy_learner import AnyLearner
-from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
+from headrace.nn.multi_policy import MultiPolicy
 from headrace.processes import signals_held
 from headrace.rundir import checkpoint, checkpoint_writer, checksums, directories, import_allowlist
 from headrace.rundir.atomic_files import FOREIGN, TolerantWriter, checkpoint_errors, write_json
-from headrace.rundir.episodes import Episodes, check_episodes, mean_return
-from headrace.rundir.league_run import LeagueRun
+from headrace.rundir.episodes import mean_return
 from headrace.rundir.lock import Lock
-from headrace.rundir.run_progress import Progress
-from headrace.rundir.training_state import check_alike
-from headrace.spaces.json import space_from_json, space_to_json
+from headrace.spaces.json import space_to_json
 from headrace.spaces.unified_spaces import Spaces
+from headrace.trainer.checkpoint_state import CheckpointState, check_same
 from headrace.trainer.lone_checkpoint import best_return, claimed
 from headrace.types import Group
-
-
-class CheckpointState(NamedTuple):
-    """State of one learner that checkpoints save and restore."""
-
-    policy: AnyPolicy
-    learner: AnyLearner
-    progress: Progress
-    episodes: Episodes
-    league: LeagueRun | None = None
 
 
 class Checkpointer:
@@ -135,7 +120,7 @@ class Checkpointer:
             CheckpointError: the final checkpoint can't be written.
             NonFinite: a weight isn't finite; nothing was written.
         """
-        _check_finite(self._saved.policy)
+        self._saved.check_finite()
         if self._group.size > 1:  # it waits for other learners, which may have exited
             return self._save(final)
         with signals_held():
@@ -178,39 +163,30 @@ class Checkpointer:
         if self._group.rank > 0 and (self._locks or self._config.cluster is not None):
             return
         state, run_dir, size = self._saved, self._run_dir, self._group.size
-        _check_finite(state.policy)
+        state.check_finite()
         with signals_held(), claimed(run_dir, state.progress.env_steps) as is_first:
             if is_first:
                 if self._group.rank > 0:
                     state.progress.best_return = best_return(run_dir)
-                own, episodes = state.learner.own_state(), state.episodes.state_dict()
-                self._write_final(self._state_of([own] * size, [episodes] * size))
+                own, episodes = state.own()
+                self._write_final(state.to_dict([own] * size, [episodes] * size))
 
     def _save(self, final: bool) -> Path:
-        _, learner, progress, episodes, _ = self._saved
+        progress = self._saved.progress
         self._saved_at = time.monotonic()
         if self._group.size == 1 and progress.updates == self.written:
             return self._path
         progress.epoch += self._config.deterministic
-        own = self._group.gather_objects((learner.own_state(), episodes.state_dict()))
+        own = self._group.gather_objects(self._saved.own())
         if self._group.rank > 0 or progress.updates == self.written:
             return self._path
         states, parts = zip(*own, strict=True)
-        more = self._state_of(list(states), list(parts))
+        more = self._saved.to_dict(list(states), list(parts))
         if final:
             self._write_final(more)
         else:
             self._disk.attempt("saving a checkpoint", lambda: self._write(more))
         return self._path
-
-    def _state_of(
-        self, own: list[dict[str, Any]], episodes: list[dict[str, Any]]
-    ) -> dict[str, Any]:
-        """Return the state to save, except the progress; ``own`` and ``episodes`` are by rank."""
-        state = {"learner": self._saved.learner.state_dict(), "own": own, "episodes": episodes}
-        if self._saved.league is not None:
-            state["league"] = self._saved.league.state_dict()
-        return state
 
     def _write(self, more: dict[str, Any]) -> None:
         progress = self._saved.progress
@@ -250,85 +226,21 @@ class Checkpointer:
 
     def _load(self) -> None:
         """Load the latest checkpoint, which may have been saved by another number of learners."""
-        policy, learner, progress, episodes, league = self._saved
         loaded: tuple[Any, ...] = ()
         if self._group.rank == 0:
             folder = checkpoint.find(self._run_dir)
-            self._check_same(folder)
-            checkpoint.load_weights(folder, policy)
-            loaded = str(folder), policy.state_dict(), self._state_in(folder)
+            check_same(folder, self.description)
+            checkpoint.load_weights(folder, self._saved.policy)
+            state = self._saved.read(folder, self._config.algo_name)
+            loaded = str(folder), self._saved.policy.state_dict(), state
         name, weights, state = self._group.broadcast(loaded)
         try:
-            policy.load_state_dict(weights)
-            progress.load_state_dict(state)
-            episodes.load_share(state["episodes"], self._group.rank, self._group.size)
-            progress.epoch += not self._config.deterministic
-            learner.load_state_dict(state["learner"])
-            learner.load_own_state(state["own"])
-            if league is not None and "league" in state:
-                league.load_state_dict(state["league"])
+            self._saved.restore(weights, state, self._group)
         except (*FOREIGN, RuntimeError) as error:
             why = shown(error)
             raise CheckpointError(f"{name}/trainer.pt doesn't fit this run: {why}") from error
-
-    def _state_in(self, folder: Path) -> dict[str, Any]:
-        """Load a checkpoint's training state; check its types against those of a new run."""
-        _, learner, progress, episodes, _ = self._saved
-        trained, own = learner.state_dict(), learner.own_state()
-        if self._config.algo_name not in ALGORITHMS:  # its state may hold any plain values
-            own = {}
-            for one in trained.get("policies", {"": trained}).values():
-                one["state"] = {}
-        fresh = {
-            **progress.state_dict(),
-            "learner": trained,
-            "own": [own],
-            "episodes": [episodes.state_dict()],
-        }
-        state = checkpoint.load_trainer(folder)
-        if state.get("best_return") is not None:
-            fresh["best_return"] = 0.0
-        try:
-            check_alike(state, fresh)
-            for one in state["episodes"]:
-                check_episodes(one)
-            for text in state.get("env_changes", ()):
-                EnvChange.from_json(text)
-        except FOREIGN as error:
-            raise CheckpointError(f"{folder}/trainer.pt doesn't fit this run: {error}") from error
-        return state
-
-    def _check_same(self, folder: Path) -> None:
-        saved = checkpoint.read_config(folder)
-        before, now = (list(x.get("policies", {}).items()) for x in (saved, self.description))
-        if before != now:
-            raise CheckpointError(
-                f"{folder} was trained with policies {_agents(before)}, so it can't be resumed "
-                f"with {_agents(now)}"
-            )
-        for name in ("observation_space", "action_space"):
-            theirs, ours = (space_from_json(d[name]) for d in (saved, self.description))
-            if theirs != ours:
-                raise CheckpointError(
-                    f"{folder} was trained with {name} {_line(theirs)}, so it can't be resumed on "
-                    f"{self.description['config']['env']}, whose {name} is {_line(ours)}"
-                )
-
-
-def _check_finite(policy: AnyPolicy) -> None:
-    """Raise NonFinite if a weight isn't finite; buffers may be infinite, such as masks."""
-    for name, weight in policy.named_parameters():
-        if not weight.isfinite().all():
-            raise NonFinite(f"{name} has values that are not finite, so nothing is saved")
+        self._saved.progress.epoch += not self._config.deterministic
 
 
 def _written(spaces: Sequence[Spaces]) -> list[list[Any]]:
     return [list(map(space_to_json, own)) for own in spaces]
-
-
-def _agents(played_by: list[tuple[str, str]]) -> str:
-    return ",".join(map(":".join, played_by)) or "shared"
-
-
-def _line(space: object) -> str:
-    return " ".join(str(space).split())

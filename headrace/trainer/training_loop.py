@@ -23,7 +23,8 @@ from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.rundir.result import Result
 from headrace.rundir.run_progress import Progress
 from headrace.trainer.batch_collector import BatchCollector
-from headrace.trainer.checkpointing import Checkpointer, CheckpointState
+from headrace.trainer.checkpoint_state import CheckpointState
+from headrace.trainer.checkpointing import Checkpointer
 from headrace.trainer.env_changes import EnvChanges
 from headrace.trainer.hyperparameter_changes import HyperparameterChanges
 from headrace.trainer.hyperparameters import CurrentHyperparameters, limited

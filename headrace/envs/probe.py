@@ -10,7 +10,6 @@ from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import concatenate, create_empty_array
 
 from headrace.envs import atari
 from headrace.envs.context import EnvContext
@@ -18,6 +17,7 @@ from headrace.envs.engines import Engine
 from headrace.envs.make import opened
 from headrace.envs.mask_method import METHOD, USED
 from headrace.envs.names import Prepared, Tasks, env_name, envs_of, resolve
+from headrace.envs.random_play import allowed_action, random_play
 from headrace.envs.stack_detection import may_be_stack, shows_stacks
 from headrace.envs.symbol_grids import (
     LargestValues,
@@ -36,7 +36,7 @@ from headrace.errors import (
 )
 from headrace.games.vector import agents_of, in_turns
 from headrace.spaces.agreement import difference
-from headrace.spaces.masks import MASK, sample_allowed
+from headrace.spaces.masks import MASK
 from headrace.spaces.unified_spaces import Spaces
 from headrace.spaces.walk import parts
 
@@ -220,7 +220,7 @@ def _shows_stacks(envs: VectorEnv, seed: int, is_vector_atari: bool) -> bool:
     if is_vector_atari:
         return True
     with contextlib.suppress(Exception):  # faults are reported by the run
-        return shows_stacks(*_random_play(envs, seed))
+        return shows_stacks(*random_play(envs, seed))
     return False
 
 
@@ -233,31 +233,8 @@ def _largest_values(envs: VectorEnv) -> LargestValues:
         return {}
     with contextlib.suppress(Exception):  # faults are reported by the run
         envs.reset(seed=0)
-        return largest_values(envs.single_observation_space, *_random_play(envs, seed=0))
+        return largest_values(envs.single_observation_space, *random_play(envs, seed=0))
     return {}
-
-
-def _random_play(envs: VectorEnv, seed: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return functions that reset and step environments, with allowed random actions.
-
-    Args:
-        seed: seed of the actions.
-    """
-    envs.single_action_space.seed(seed)
-    obs: Any = None
-    infos: dict[str, Any] = {}
-
-    def reset() -> Any:
-        nonlocal obs, infos
-        obs, infos = envs.reset()
-        return obs
-
-    def step() -> Any:
-        nonlocal obs, infos
-        obs, *_, infos = envs.step(allowed_action(envs, obs, infos))
-        return obs
-
-    return reset, step
 
 
 def check_evaluated(
@@ -302,21 +279,3 @@ def _as_fault(what: str) -> Iterator[None]:
         reason = traceback.format_exception_only(error)[-1].strip()
         trace = "".join(traceback.format_exception(error)).rstrip()
         raise EnvironmentLost(f"{what}: {reason}\n\nIts traceback:\n{trace}") from error
-
-
-def allowed_action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:
-    """Draw random actions, ``[B, ...]``, that the mask allows."""
-    space, num_envs = envs.single_action_space, envs.num_envs
-    mask = obs[MASK] if isinstance(obs, dict) and MASK in obs else infos.get(MASK)
-    actions = [sample_allowed(space, _row(mask, i)) for i in range(num_envs)]
-    empty: Any = create_empty_array(space, num_envs)
-    return concatenate(space, actions, empty)
-
-
-def _row(mask: Any, i: int) -> Any:
-    """Select a row of a vector environment's infos; Gymnasium adds entries that begin with "_"."""
-    if isinstance(mask, dict):
-        return {k: _row(v, i) for k, v in mask.items() if not (k[:1] == "_" and k[1:] in mask)}
-    if isinstance(mask, tuple):
-        return tuple(_row(part, i) for part in mask)
-    return None if mask is None else mask[i]

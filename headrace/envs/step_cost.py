@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from headrace.envs.context import EnvContext
 from headrace.envs.make import opened
 from headrace.envs.names import Tasks
-from headrace.envs.probe import allowed_action
+from headrace.envs.random_play import allowed_action
 from headrace.games.vector import in_turns
 from headrace.spaces.masks import MASK
 

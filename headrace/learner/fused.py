@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from headrace.algos.common import Hyperparameters, PolicyOutputs
 from headrace.learner.native import native_network
+from headrace.learner.parameter_views import ParameterViews
 from headrace.nn.encoder import DenseLayers, Encoder
 from headrace.nn.exact_modules import is_exactly
 from headrace.nn.policy import Policy
@@ -72,37 +73,6 @@ def _dense_layers(policy: Policy) -> list[DenseLayers] | None:
     return None if any(x is None for x in layers) else cast(list[DenseLayers], layers)
 
 
-class _Parts:
-    """Views of a flat vector of all parameters, or of their gradient, by layer."""
-
-    def __init__(self, policy: Policy, dense: list[DenseLayers], flat: Tensor) -> None:
-        self.flat = flat
-        starts: dict[Tensor, int] = {}
-        start = 0
-        for p in policy.parameters():
-            starts[p], start = start, start + p.numel()
-
-        def view(*like: Tensor) -> Tensor:
-            """Return ``[K, *shape]``: K parameters of one shape, stored at equal distances."""
-            first, last = starts[like[0]], starts[like[-1]]
-            return flat.as_strided(
-                (len(like), *like[0].shape), (last - first, *like[0].stride()), first
-            )
-
-        layers = zip(*(each.linear for each in dense), strict=True)
-        self.layers = [
-            (view(*(m.weight for m in each)), view(*(m.bias for m in each)).unsqueeze(1))
-            for each in layers
-        ]  # [K, outputs, inputs] and [K, 1, outputs]
-        self.transposed = [weight.transpose(1, 2) for weight, _ in self.layers]
-        heads = policy.policy_head, policy.value_head
-        self.policy_head, self.value_head = (
-            (view(head.weight)[0], view(head.bias)[0]) for head in heads
-        )
-        self.log_std = None if policy.log_std is None else view(policy.log_std)[0]
-        self.core = [] if policy.core is None else [view(p)[0] for p in policy.core.parameters()]
-
-
 class _Passed(NamedTuple):
     """Intermediate results of a forward pass; samples are the last dimension of the outputs."""
 
@@ -129,11 +99,11 @@ class FusedNetwork:
         layers = _dense_layers(policy)
         assert layers is not None
         self._policy, self._layers = policy, layers
-        self._weights = _Parts(policy, layers, flat)
+        self._weights = ParameterViews(policy, layers, flat)
         self._torso, self._activation = cast(Encoder, policy.torso), layers[0].activation
         both = (cast(Encoder, x) for x in (policy.torso, policy.value_torso) if x is not None)
         self._normalizers = [x.normalizer for x in both if x.normalizer is not None]
-        self._free: list[_Parts] = []  # gradient buffers that aren't in use
+        self._free: list[ParameterViews] = []  # gradient buffers that aren't in use
         self.native = native_network(policy, layers, flat)
 
     def knows(self, algorithm: Hyperparameters, state: State) -> bool:
@@ -161,7 +131,7 @@ class FusedNetwork:
 
     def _by_hand(
         self, algorithm: Hyperparameters, batch: Batch, state: State
-    ) -> tuple[_Parts, Metrics]:
+    ) -> tuple[ParameterViews, Metrics]:
         passed, policy, shape = self._forward(batch), self._policy, batch.valid.shape
         num = batch.num_steps
         action = tree.map_leaves(lambda x: x.flatten(0, 1), batch.action)
@@ -244,7 +214,7 @@ class FusedNetwork:
 
     def _backward(
         self, passed: _Passed, d_value: Tensor, d_outputs: Tensor, d_free: Tensor | None = None
-    ) -> _Parts:
+    ) -> ParameterViews:
         """Return the gradient; derivatives may cover only the first samples.
 
         Args:
@@ -255,7 +225,7 @@ class FusedNetwork:
         try:
             gradient = self._free.pop()  # another thread may take the last one
         except IndexError:
-            gradient = self._new_parts()
+            gradient = self._new_gradient()
         num = d_value.shape[0]
         hidden, value_hidden = (x[:num] for x in passed.hidden)
         weight, bias = gradient.policy_head
@@ -270,7 +240,7 @@ class FusedNetwork:
         return gradient
 
     def _backward_torsos(
-        self, gradient: _Parts, passed: _Passed, d_value: Tensor, d_outputs: Tensor
+        self, gradient: ParameterViews, passed: _Passed, d_value: Tensor, d_outputs: Tensor
     ) -> None:
         weights, activation = self._weights, self._activation.backward
         assert activation is not None
@@ -296,14 +266,14 @@ class FusedNetwork:
                 torch.bmm(grad.transpose(1, 2), layers[i], out=weight)
                 grad = torch.bmm(grad, weights.layers[i][0])
 
-    def _taken(self, gradient: _Parts) -> Tensor:
+    def _taken(self, gradient: ParameterViews) -> Tensor:
         flat = gradient.flat.clone()
         self._free.append(gradient)
         return flat
 
-    def _new_parts(self) -> _Parts:
+    def _new_gradient(self) -> ParameterViews:
         with torch.inference_mode(False):
-            return _Parts(self._policy, self._layers, torch.zeros_like(self._weights.flat))
+            return ParameterViews(self._policy, self._layers, torch.zeros_like(self._weights.flat))
 
 
 class _Outputs:

@@ -27,11 +27,7 @@ from headrace.config import Config
 from headrace.envs import changes
 from headrace.envs.changes import EnvChange
 from headrace.envs.names import Registry
-from headrace.errors import (
-    ConfigError,
-    LearnerFailed,
-    OthersLost,
-)
+from headrace.errors import LearnerFailed, OthersLost
 from headrace.evaluating.evaluator import Evaluator
 from headrace.evaluating.run_end import finish
 from headrace.launch.learners import Learners, LearnerState, cause, lost_ranks
@@ -45,6 +41,7 @@ from headrace.rundir.custom_metrics import checked_value
 from headrace.rundir.folders import steps_of
 from headrace.rundir.result import Result
 from headrace.schedules import steps_at_end
+from headrace.trainer.checkpointing import saves_together
 from headrace.trainer.hyperparameters import CurrentHyperparameters
 from headrace.trainer.start import begin
 from headrace.types import SingleLearner
@@ -98,8 +95,7 @@ class LearnerGroup:
         self._listened = 0.0  # time of the last receive
         self._summary: dict[str, Any] = {}
         self._changes: list[str] = []  # changes of environments, by callbacks of this group
-        about = self.config, self.env, notify
-        self._evaluator = Evaluator(*about, self._made_changes)
+        self._evaluator = Evaluator(self.config, self.env, notify, self._made_changes)
         self._inside = self._ended = False  # inside ``with``; the loop has ended
         self._finished: dict[str, Any] = {}
         self._loaded: tuple[Path, Policy] | None = None  # a checkpoint, and its policy
@@ -193,11 +189,7 @@ class LearnerGroup:
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(
-            f"save() needs num_learners=1, not {self.config.num_learners}: several learners save "
-            "together, every checkpoint_interval steps or checkpoint_interval_s seconds and at the "
-            "end"
-        )
+        raise saves_together(self.config.num_learners)
 
     def finish(self, draw: bool = True) -> dict[str, Any]:
         """See :meth:`Trainer.finish`; runs once."""

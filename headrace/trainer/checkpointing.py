@@ -12,7 +12,14 @@ from typing import Any
 from headrace.config import Config
 from headrace.envs.names import Tasks
 from headrace.envs.probe import Probe
-from headrace.errors import CheckpointError, LearnerFailed, NonFinite, OthersLost, shown
+from headrace.errors import (
+    CheckpointError,
+    ConfigError,
+    LearnerFailed,
+    NonFinite,
+    OthersLost,
+    shown,
+)
 from headrace.nn.multi_policy import MultiPolicy
 from headrace.processes import signals_held
 from headrace.rundir import checkpoint, checkpoint_writer, checksums, directories, import_allowlist
@@ -244,3 +251,11 @@ class Checkpointer:
 
 def _written(spaces: Sequence[Spaces]) -> list[list[Any]]:
     return [list(map(space_to_json, own)) for own in spaces]
+
+
+def saves_together(num_learners: int) -> ConfigError:
+    """Return the error for a call of ``save()`` in a run with several learners."""
+    return ConfigError(
+        f"save() needs num_learners=1, not {num_learners}: several learners save together, every "
+        "checkpoint_interval steps or checkpoint_interval_s seconds and at the end"
+    )

@@ -25,6 +25,7 @@ from headrace.processes import (
 from headrace.processes.output import output_best_effort, print_line
 from headrace.rundir import checkpoint_writer
 from headrace.rundir.result import Result
+from headrace.trainer.checkpointing import saves_together
 from headrace.trainer.training_loop import TrainingLoop
 from headrace.types import Group, SingleLearner
 from headrace.validation.fields import checked
@@ -256,11 +257,7 @@ class Trainer:
             NonFinite: a weight isn't finite; nothing was written.
         """
         if self.group.size > 1:
-            raise ConfigError(
-                f"save() needs num_learners=1, not {self.group.size}: several learners save "
-                "together, every checkpoint_interval steps or checkpoint_interval_s seconds and at "
-                "the end"
-            )
+            raise saves_together(self.group.size)
         valid = "False for save(): with it, checkpoints fall on checkpoint_interval"
         require(not self.config.deterministic, "deterministic", True, valid)
         saved = self._loop.archive.save(final=True)

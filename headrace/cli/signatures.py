@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.cli.reports import doctor, report, watch
 from headrace.errors import ConfigError, require
 
 if TYPE_CHECKING:
+    from headrace.actors.episodes import Limits
     from headrace.evaluation import Evaluation
     from headrace.nn.multi_policy import AnyPolicy
+
+    # Seed, env_kwargs, engine, deterministic and limits, as in record_video.
+    _How: TypeAlias = tuple[int, dict[str, Any], str, bool, Limits]
 
 __all__ = ["doctor", "evaluate", "league", "play", "plot", "references", "report", "score", "watch"]
 
@@ -44,11 +48,9 @@ def evaluate(
             run's eval_timeout_s.
         trust: import code named by the run that you haven't named on this machine.
     """
-    from headrace import evaluation
     from headrace.actors.episodes import limits_of
     from headrace.api import load
     from headrace.cli.import_path import import_from_here_if_named
-    from headrace.envs.changes import EnvChange
     from headrace.envs.names import Tasks
     from headrace.envs.probe import probe
     from headrace.rundir import checkpoint, resolve_imports
@@ -60,41 +62,50 @@ def evaluate(
     import_from_here_if_named(config)
     env = resolve_imports.environment(folder, values, trust)
     policy = load(run_dir, which, trust=trust)
-    limits = limits_of(config, max_steps, timeout_s)
-    videos = {} if video is None else {"": env}
     kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
     deterministic = config.get("eval_deterministic", True)
+    how = seed, kwargs, config["engine"], deterministic, limits_of(config, max_steps, timeout_s)
     if isinstance(env, Tasks):
         env = probe(env, config["engine"], kwargs, seed, looks_for_stacks=False).env
-        videos = dict(zip(env.names, env.envs, strict=True)) if videos else {}
+    count = (config["eval_episodes"] or 20) if episodes is None else episodes
+    result = _evaluated(folder, policy, env, count, config.get("info_metrics"), how)
+    print(result.to_json() if json else "\n".join(_lines_of(result)))
+    if video is not None:
+        _record(policy, env, video, how)
+
+
+def _evaluated(
+    folder: Path, policy: AnyPolicy, env: Any, episodes: int, info_metrics: Any, how: _How
+) -> Evaluation:
+    """Evaluate a policy with the changes that its run made to evaluation environments."""
+    from headrace.envs.changes import EnvChange
+    from headrace.evaluation import evaluate
+    from headrace.rundir import checkpoint
+
+    seed, kwargs, engine, deterministic, limits = how
     made = map(EnvChange.from_json, checkpoint.env_changes(folder))
-    result = evaluation.evaluate(
+    return evaluate(
         policy,
         env,
-        (config["eval_episodes"] or 20) if episodes is None else episodes,
+        episodes,
         seed,
-        config["engine"],
+        engine,
         env_kwargs=kwargs,
         deterministic=deterministic,
-        info_metrics=config.get("info_metrics"),
+        info_metrics=info_metrics,
         env_changes=[change for change in made if change.evaluation],
         max_steps=limits.max_steps,
         timeout_s=limits.timeout_s,
     )
-    if json:
-        print(result.to_json())
-    else:
-        print("\n".join(_lines_of(result)))
-    how = seed, kwargs, config["engine"], deterministic, limits
-    _record(policy, videos, str(video), how)
 
 
-def _record(
-    policy: AnyPolicy, videos: Mapping[str, Any], folder: str, how: tuple[Any, ...]
-) -> None:
-    """Record an episode of each environment; ``how``: other arguments of record_video."""
+def _record(policy: AnyPolicy, env: Any, folder: str, how: _How) -> None:
+    """Record an episode of the environment, or of each task."""
+    from headrace.envs.names import Tasks
     from headrace.rundir.video import record_video
 
+    tasks = zip(env.names, env.envs, strict=True) if isinstance(env, Tasks) else [("", env)]
+    videos = dict(tasks)
     for name, one in videos.items():
         try:
             path = record_video(policy, one, Path(folder, name.replace("/", "-")), *how)

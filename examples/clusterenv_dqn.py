@@ -164,6 +164,27 @@ def evaluate(network: QNetwork, args: Args) -> np.ndarray:
     return returns
 
 
+def report(
+    writer: SummaryWriter,
+    scalars: dict[str, float],
+    sync: dict[str, np.ndarray],
+    steps: int,
+    shown: bool,
+) -> None:
+    """Write metrics for TensorBoard; ``shown``: also print a line."""
+    scalars["charts/weight_syncs"] = sync["weight_syncs"].sum()
+    scalars["charts/divergence"] = sync["divergence"].max()
+    for name, number in scalars.items():
+        writer.add_scalar(name, number, steps)
+    if shown:
+        print(
+            f"{steps:>9,} steps  return {scalars['charts/episodic_return']:6.1f}  "
+            f"{scalars['charts/SPS']:,.0f} steps/s  "
+            f"weight syncs {sync['weight_syncs'].tolist()}, "
+            f"{sync['weight_bytes'].sum() / 1000:,.0f} KB"
+        )
+
+
 def main(args: Args) -> None:
     """Train, print a line per 10,000 steps, and evaluate."""
     torch.manual_seed(args.seed)
@@ -204,24 +225,14 @@ def main(args: Args) -> None:
 
         finished = steps >= args.total_steps
         if finished or steps // 1000 > before // 1000:
-            sync = envs.sync_info
             scalars = {
                 "charts/episodic_return": float(np.mean(latest)) if latest else float("nan"),
                 "charts/SPS": steps / (time.perf_counter() - began),
                 "charts/epsilon": network.epsilon.item(),
-                "charts/weight_syncs": sync["weight_syncs"].sum(),
-                "charts/divergence": sync["divergence"].max(),
                 "losses/td_loss": loss.item(),
             }
-            for name, number in scalars.items():
-                writer.add_scalar(name, number, steps)
-        if finished or steps // 10_000 > before // 10_000:
-            print(
-                f"{steps:>9,} steps  return {scalars['charts/episodic_return']:6.1f}  "
-                f"{scalars['charts/SPS']:,.0f} steps/s  "
-                f"weight syncs {sync['weight_syncs'].tolist()}, "
-                f"{sync['weight_bytes'].sum() / 1000:,.0f} KB"
-            )
+            shown = finished or steps // 10_000 > before // 10_000
+            report(writer, scalars, envs.sync_info, steps, shown)
         if finished:
             break
     envs.close()

@@ -200,6 +200,28 @@ def act_and_step(envs: VectorEnv, agent: Agent, obs: Tensor) -> tuple[Tensor, Te
     return action, log_prob, stepped
 
 
+def report(
+    writer: SummaryWriter,
+    scalars: dict[str, float],
+    sync: dict[str, np.ndarray],
+    steps: int,
+    update: int,
+    shown: bool,
+) -> None:
+    """Write metrics for TensorBoard; ``shown``: also print a line."""
+    if sync:
+        scalars["charts/weight_syncs"] = sync["weight_syncs"].sum()
+        scalars["charts/divergence"] = sync["divergence"].max()
+    for name, number in scalars.items():
+        writer.add_scalar(name, number, steps)
+    if shown:
+        mean, sps = scalars["charts/episodic_return"], scalars["charts/SPS"]
+        print(f"{steps:>9,} steps  return {mean:7.1f}  {sps:,.0f} steps/s")
+        if sync:
+            sent_kb, syncs = sync["weight_bytes"].sum() / 1000, sync["weight_syncs"].tolist()
+            print(f"{'':>9} weight syncs {syncs} of {update} updates, {sent_kb:,.0f} KB")
+
+
 def main(args: Args) -> None:
     """Train, print a line per ten updates, and evaluate."""
     torch.manual_seed(args.seed)
@@ -248,20 +270,10 @@ def main(args: Args) -> None:
         agent.normalizer.update(data["obs"])  # workers receive it with the next weights
         targets.note(data["target"].mean().item(), data["target"].square().mean().item())
         agent.popart.move(agent.critic[-1], targets.mean, targets.deviation)
-        mean = float(np.mean(latest)) if latest else float("nan")
-        sps = steps / (time.perf_counter() - began)
-        scalars |= {"charts/episodic_return": mean, "charts/SPS": sps}
-        sync = envs.sync_info if args.nodes else {}
-        if sync:
-            scalars["charts/weight_syncs"] = sync["weight_syncs"].sum()
-            scalars["charts/divergence"] = sync["divergence"].max()
-        for name, number in scalars.items():
-            writer.add_scalar(name, number, steps)
-        if update % 10 == 1 or steps >= args.total_steps:
-            print(f"{steps:>9,} steps  return {mean:7.1f}  {sps:,.0f} steps/s")
-            if sync:
-                sent_kb, syncs = sync["weight_bytes"].sum() / 1000, sync["weight_syncs"].tolist()
-                print(f"{'':>9} weight syncs {syncs} of {update} updates, {sent_kb:,.0f} KB")
+        scalars["charts/episodic_return"] = float(np.mean(latest)) if latest else float("nan")
+        scalars["charts/SPS"] = steps / (time.perf_counter() - began)
+        shown = update % 10 == 1 or steps >= args.total_steps
+        report(writer, scalars, envs.sync_info if args.nodes else {}, steps, update, shown)
     envs.close()
     writer.close()
     returns = evaluate(agent, args)

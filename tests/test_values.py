@@ -266,6 +266,19 @@ def test_numbers_of_numpy_and_lists_become_plain_ones():
     assert [type(x) for x in (config.seed, config.kl_threshold)] == [int, float]
     assert config.run_dir == "a/b"
     assert hr.Network(hidden=[32, np.int32(16)]).hidden == (32, 16)
+
+
+def test_whole_numbers_of_float_settings_are_floats():
+    algo = hr.A2C(entropy_coef=0, learning_rate=np.int64(1))
+    config = Config(stop_time_s=15, kl_threshold=1, algo=algo)
+    values = config.stop_time_s, config.kl_threshold, algo.entropy_coef, algo.learning_rate
+    assert [(type(x), x) for x in values] == [(float, x) for x in (15.0, 1.0, 0.0, 1.0)]
+    assert json.dumps(config.to_json()) == json.dumps(
+        dataclasses.replace(config, stop_time_s=15.0).to_json()
+    )
+    for whole in (10**400, -(10**400)):
+        with pytest.raises(ConfigError, match=r"^stop_time_s=-?1000"):
+            Config(stop_time_s=whole)
     assert hr.APPO(gamma=1, rho_bar=math.inf, c_bar=math.inf).gamma == 1
 
 

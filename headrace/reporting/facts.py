@@ -17,7 +17,7 @@ from headrace.errors import CheckpointError
 from headrace.nn.network import SYMBOLS
 from headrace.processes import safe_files
 from headrace.rundir.config_file import flat_settings
-from headrace.rundir.curves import RunCurves, as_floats, in_script
+from headrace.rundir.curves import RunCurves, in_script
 from headrace.rundir.health import findings
 
 VIDEO_BYTES = 700_000  # total size of embedded videos; others are linked
@@ -134,8 +134,7 @@ def settings_table(runs: Sequence[RunCurves]) -> dict[str, list[tuple[str, list[
 
 def _differ(name: str, settings: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if a setting's JSON values differ; a missing setting has no value."""
-    values = (json.dumps(as_floats(one[name])) if name in one else "" for one in settings)
-    return len(set(values)) > 1
+    return len({json.dumps(one[name]) if name in one else "" for one in settings}) > 1
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:

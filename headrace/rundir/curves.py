@@ -147,7 +147,7 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
         for run in runs
     ]
     for run, settings in zip(runs, _named_by_module(chosen), strict=True):
-        key = json.dumps(as_floats(settings), sort_keys=True) if settings else str(run.path)
+        key = json.dumps(settings, sort_keys=True) if settings else str(run.path)
         groups.setdefault(key, []).append(run)
         compared[key] = settings
     named: dict[str, list[RunCurves]] = {}
@@ -160,16 +160,6 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
                 name = f"{name}, {part[0].path.name}" if name else part[0].path.name
             named[name if name not in named else str(part[0].path)] = part
     return named
-
-
-def as_floats(value: Any) -> Any:
-    """Replace whole numbers in JSON values by floats, since 15 and 15.0 are the same setting."""
-    if isinstance(value, dict):
-        return {name: as_floats(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_floats(one) for one in value]
-    exact = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
-    return float(value) if exact else value
 
 
 def _named_by_module(every: list[dict[str, Any]]) -> list[dict[str, Any]]:

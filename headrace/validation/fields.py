@@ -1,8 +1,8 @@
 """Validates fields and arguments by their annotations, and reports the first invalid one.
 
-Ints are valid floats; bools are not numbers, and 1.0 is not an int. NumPy numbers become plain
-ones, lists become tuples, and paths strings. NaN and infinity are invalid unless a range allows
-them.
+Ints become floats where those are expected; bools are not numbers, and 1.0 is not an int. NumPy
+numbers become plain ones, lists become tuples, and paths strings. NaN and infinity are
+invalid unless a range allows them.
 """
 
 from __future__ import annotations

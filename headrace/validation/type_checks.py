@@ -126,11 +126,12 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    if type(value) in (int, float):
-        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidValue("a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return value  # type: ignore[return-value]  # beyond every range
 
 
 def _truth(value: Any) -> bool:

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 import headrace as hr
 import headrace.trainer.learner_actors
 from headrace.errors import CheckpointError, ConfigError
-from headrace.nn.policy import Policy
-from headrace.rundir import checkpoint, checkpoint_writer
+from headrace.rundir import checkpoint
 
 
 class SequenceEnv(gymnasium.Env):
@@ -241,17 +240,6 @@ def test_a_damaged_checkpoint_is_neither_loaded_nor_resumed(copied, name, damage
         with pytest.raises(CheckpointError) as error:
             use(copied)
         one_sentence(error.value, folder.name)
-
-
-def test_a_recurrent_policy_of_an_older_version_is_said_to_be_that(tmp_path):
-    network = hr.Network(core="lstm", core_size=4, previous_action_reward=True)
-    older, newer = (Policy(Box(-1, 1, (2,)), Discrete(2), network) for _ in range(2))
-    assert older.torso.join is None
-    older.torso.join = torch.nn.Sequential(torch.nn.Linear(5, 5))  # as it was before the core
-    folder = checkpoint_writer.save_policy(tmp_path, {}, older, 1)
-    with pytest.raises(CheckpointError) as error:
-        checkpoint.load_weights(folder, newer)
-    one_sentence(error.value, folder, "older version", "before the core", "train it again")
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.0])

@@ -166,11 +166,8 @@ class History:
 
     @property
     def episodes(self) -> float:
-        """Number of completed episodes, estimated in older files; NaN if unknown."""
-        if len(self.known("charts/episodes")):
-            return self.last("charts/episodes")
-        length = self.last("charts/episodic_length")
-        return float(self.steps[-1] / length) if length > 0 else math.nan
+        """Number of completed episodes; NaN if unknown."""
+        return self.last("charts/episodes")
 
 
 def _median(values: Array) -> float:

@@ -30,7 +30,6 @@ else:
     Torso = Annotated[str | None, ranges.PythonOnly(Callable[..., Any]), TORSO]
 
 
-BEFORE = {"scale_actions": False}  # the meaning of settings that older versions didn't write
 SYMBOLS = ("one_hot", "num_symbols", "clip_symbols")
 LEFT_TO_THE_RUN = (
     *("hidden", "normalize_observations", "normalize_values", "scale_actions"),
@@ -139,18 +138,13 @@ class Network:
         return (64, 64) if self.hidden is None else self.hidden
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain dict for :func:`network_from_json`."""
+        """Return a plain dict of the arguments that make an equal network."""
         fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         torso = self.torso
         if torso is not None and not isinstance(torso, str):
             named = torso if hasattr(torso, "__qualname__") else type(torso)
             fields["torso"] = f"{named.__module__}:{named.__qualname__}"
         return fields
-
-
-def network_from_json(values: dict[str, Any]) -> Network:
-    """Read a network that :meth:`Network.to_json` of this or an older version wrote."""
-    return Network(**{**BEFORE, **values})
 
 
 def orthogonal(layer: Any, gain: float) -> Any:

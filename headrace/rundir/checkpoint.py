@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from headrace.errors import CheckpointError, HeadraceError, setting, shown
 from headrace.nn.encoder import least_bytes
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
-from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
+from headrace.nn.network import LEFT_TO_THE_RUN, Network
 from headrace.nn.policy import Policy
 from headrace.nn.policy_mapping import PolicyMapping
 from headrace.processes import safe_files
@@ -124,7 +124,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{folder} has format {values['format']}, this version reads {FORMAT}"
             )
-        network = network_from_json(values["config"]["network"])
+        network = Network(**values["config"]["network"])
         bool(values["info_mask"])
         mapping_in(values)
         _own_spaces_in(values, "agent"), _own_spaces_in(values, "task")
@@ -183,7 +183,7 @@ def load_policy(folder: Path, network: Network | None = None, trusted: bool = Fa
     written = values["config"]["network"]
     if network is None:
         import_allowlist.check(folder, values, trusted, ("torso",))
-        network = network_from_json(resolve_imports.network(values["config"]))
+        network = Network(**resolve_imports.network(values["config"]))
     else:  # take over settings that the run decided
         unset = [name for name in LEFT_TO_THE_RUN if getattr(network, name) is None]
         network = replace(network, **{name: written.get(name) for name in unset})
@@ -241,12 +241,6 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
             raise _corrupt(file, f"its {name} has values that are not finite")
     ours = {name: list(value.shape) for name, value in policy.state_dict().items()}
     theirs = {name: list(value.shape) for name, value in weights.items()}
-    recurrent = policy.network.core is not None
-    if recurrent and any(name.startswith("torso.join.") for name in theirs):
-        raise CheckpointError(
-            f"{file} was written by an older version, whose recurrent policies with several inputs "
-            "had another layer before the core: train it again"
-        )
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             raise CheckpointError(

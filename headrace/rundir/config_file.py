@@ -9,24 +9,13 @@ from typing import Any
 from headrace.algos import ALGORITHMS
 from headrace.algos.common import Hyperparameters
 from headrace.config import Config, unknown_setting
-from headrace.config.algorithms import RESERVED, short_name
+from headrace.config.algorithms import RESERVED
 from headrace.config.eval_envs import code_of
 from headrace.envs import scripts
 from headrace.errors import CheckpointError, ConfigError, nearest, require_choice
-from headrace.nn.network import BEFORE, LEFT_TO_THE_RUN, Network, network_from_json
+from headrace.nn.network import LEFT_TO_THE_RUN, Network
 from headrace.validation import aliases
 from headrace.validation.fields import checked
-
-# Values of settings that older versions didn't write.
-_BEFORE: dict[str, Any] = {
-    "scale_free": False,
-    "precision": "float32",
-    "stacked_frames": "whole",
-    "inference": "actor",
-}
-_BEFORE_ANY_ALGO: dict[str, Any] = {"kl_limit": None, "noise_color": 0.0}  # also custom ones
-_BEFORE_ALGO: dict[str, Any] = {"fused": False}
-_BEFORE_OF: dict[str, dict[str, Any]] = {"impala": {"minibatches": 1}}
 
 _OF_THE_COMMAND = (
     "resume",
@@ -63,7 +52,7 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     Raises:
         ConfigError: a setting is unknown to this version, or invalid.
     """
-    values = {**_BEFORE, **values, **overrides}
+    values = {**values, **overrides}
     names = {f.name for f in dataclasses.fields(Config)}
     for name in values:
         if name not in names:
@@ -72,7 +61,7 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     if isinstance(algo, dict):
         values["algo"] = _algorithm(algo)
     if isinstance(network, dict):
-        values["network"] = network_from_json(network)
+        values["network"] = Network(**network)
     return Config(**values)
 
 
@@ -82,10 +71,7 @@ def _algorithm(values: dict[str, Any]) -> Hyperparameters:
     if not isinstance(which, type):  # code is imported only after the allow-list check
         require_choice("algo", which, ALGORITHMS)
         which = ALGORITHMS[which]
-    before = _BEFORE_ANY_ALGO
-    if which in ALGORITHMS.values():
-        before = before | _BEFORE_ALGO | _BEFORE_OF.get(short_name(which), {})
-    fields = {**before, **_of_algo(values)}
+    fields = _of_algo(values)
     names = {field.name for field in dataclasses.fields(which)}
     for name in fields.keys() - names:
         raise ConfigError(
@@ -118,10 +104,9 @@ def flat_settings(values: dict[str, Any]) -> dict[str, Any]:
     algo, network = values["algo"], values["network"]
     name, fields = algo["name"], dataclasses.fields(Config)
     defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
-    of_algo = defaults_of(name) | _BEFORE_ALGO | _BEFORE_OF.get(name, {})
-    flat = {"algo": name, "env": "", **defaults, **_BEFORE, **values}
-    flat |= {"algo": name} | of_algo | _of_algo(algo)
-    flat |= json.loads(json.dumps(Network().to_json())) | BEFORE | network
+    flat = {"env": "", **defaults, **values}
+    flat |= {"algo": name} | defaults_of(name) | _of_algo(algo)
+    flat |= json.loads(json.dumps(Network().to_json())) | network
     for one_run in ("seed", "run_dir", "resume", "overwrite", "network", "automatic"):
         del flat[one_run]
     return flat

@@ -51,11 +51,11 @@ class RunCurves:
     returns: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def automatic(self) -> list[str] | None:
-        """Names of the sizes that headrace chose; None if unknown, as in older runs."""
+    def automatic(self) -> list[str]:
+        """Names of the sizes that headrace chose."""
         config = self.described.get("config")
         names = config.get("automatic") if isinstance(config, dict) else None
-        return [name for name in SIZES if name in names] if isinstance(names, list) else None
+        return [name for name in SIZES if name in names] if isinstance(names, list) else []
 
     def curve(self, x: str, y: str, evaluated: bool = False) -> Curve:
         """Return the points of the lines that contain both names."""
@@ -141,11 +141,7 @@ def by_settings(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     """
     groups: dict[str, list[RunCurves]] = {}
     compared: dict[str, dict[str, Any]] = {}  # settings of each group
-    known = all(run.automatic is not None for run in runs)  # not by older runs
-    chosen = [
-        {**run.settings, **(dict.fromkeys(run.automatic or (), AUTO) if known else {})}
-        for run in runs
-    ]
+    chosen = [{**run.settings, **dict.fromkeys(run.automatic, AUTO)} for run in runs]
     for run, settings in zip(runs, _named_by_module(chosen), strict=True):
         key = json.dumps(settings, sort_keys=True) if settings else str(run.path)
         groups.setdefault(key, []).append(run)

@@ -61,9 +61,7 @@ def small_images(settings: Mapping[str, Any], space: gymnasium.Space) -> list[li
 
     The list is empty unless the run uses IMPALA's 15 convolutions (``impala_deep``).
     """
-    older = settings.get("clip_symbols") is None  # conv="auto" was impala_deep for small images
-    deep = settings.get("conv") == "impala_deep" or (settings.get("conv") == "auto" and older)
-    if not deep or settings.get("torso") is not None:
+    if settings.get("conv") != "impala_deep" or settings.get("torso") is not None:
         return []
     images = [leaf for _, leaf in walk.leaves(space) if is_image(leaf)]
     layout = settings.get("image_layout", "auto")
@@ -123,8 +121,7 @@ def as_json(logged: LoggedFinding) -> dict[str, Any]:
 
 
 def _finding(line: Mapping[str, Any]) -> Finding:
-    remedy = line["remedy"] if "remedy" in line else line["mends"]  # its earlier name
-    return Finding(str(line["name"]), str(line["text"]), str(remedy))
+    return Finding(str(line["name"]), str(line["text"]), str(line["remedy"]))
 
 
 def _read_findings(file: Path) -> list[LoggedFinding]:

@@ -158,18 +158,12 @@ def _is_own(wrapper: str) -> bool:
 
 
 def _signature(config: dict[str, Any], key: bytes) -> str:
-    names = ("env", "env_file", "env_kwargs", "wrappers")
-    signed = [*(config.get(name) for name in names), config["network"].get("torso")]
-    if config.get("eval_env_kwargs"):  # absent in older runs
-        signed.append(config["eval_env_kwargs"])
-    if config.get("tasks"):
-        signed.append(config["tasks"])
-    if config.get("eval_envs"):
-        signed.append(config["eval_envs"])
-    if (algo := _custom(config)) is not None:
-        signed.append(algo)
-    if config.get("league") is not None:
-        signed.append(["league", config["league"]])
+    names = (
+        *("env", "env_file", "env_kwargs", "wrappers"),
+        *("eval_env_kwargs", "tasks", "eval_envs", "league"),
+    )
+    own = config["network"].get("torso"), _custom(config)
+    signed = [*(config.get(name) for name in names), *own]
     read = json.loads(json.dumps(plain(signed)))  # as it will be read: keys become text
     return hmac.new(key, json.dumps(read, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 

@@ -10,7 +10,7 @@ from headrace.envs.names import env_name
 from headrace.envs.probe import Probe
 from headrace.errors import ConfigError
 from headrace.nn.multi_policy import AnyPolicy
-from headrace.nn.network import LEFT_TO_THE_RUN, Network, network_from_json
+from headrace.nn.network import LEFT_TO_THE_RUN, Network
 from headrace.rundir import checkpoint
 from headrace.spaces.actions import ActionTransform
 from headrace.spaces.json import alike, space_from_json
@@ -42,7 +42,7 @@ def check_init(config: Config, probe: Probe, run_dir: Path) -> None:
                 f"{name} was trained with the {kind.replace('_', ' ')} {theirs}, but that of "
                 f"{env_name(probe.env)} is {ours}: both must be the same"
             )
-    before = _settings(network_from_json(values["config"]["network"]))
+    before = _settings(Network(**values["config"]["network"]))
     free: tuple[str, ...] = _FREE
     if not ActionTransform(probe.action_space, scale=True).is_scaled:
         free = (*_FREE, "scale_actions")  # scaling changes nothing for this space

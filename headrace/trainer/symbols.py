@@ -11,7 +11,7 @@ from headrace.config import Config
 from headrace.envs.probe import Probe
 from headrace.envs.symbol_grids import num_symbols_of
 from headrace.errors import setting
-from headrace.nn.network import SYMBOLS, network_from_json
+from headrace.nn.network import SYMBOLS, Network
 from headrace.rundir import checkpoint
 from headrace.types import Group
 
@@ -40,7 +40,7 @@ def _saved(config: Config) -> dict[str, Any]:
     values = checkpoint.read_config(checkpoint.find(Path(source)))["config"]["network"]
     saved, ours = (
         {name: getattr(network, name) for name in SYMBOLS}
-        for network in (network_from_json(values), config.network)
+        for network in (Network(**values), config.network)
     )
     return {name: saved[name] if ours[name] is None else ours[name] for name in SYMBOLS}
 

@@ -101,13 +101,6 @@ def test_odd_warnings_keep_no_run_from_going_on(tmp_path):
     assert read_jsonl(tmp_path / "warnings.jsonl")[-1]["name"] == "kl-high"
 
 
-def test_findings_of_an_older_run_are_read(tmp_path):
-    run = write_run(tmp_path / "run")
-    line = {"env_steps": 10_000, "name": "kl-high", "text": "the policy moved", "mends": "rest"}
-    append_jsonl(run / "warnings.jsonl", [line])
-    assert [one.finding.remedy for one in findings(read_run(run))] == ["rest"]
-
-
 def test_what_the_whole_course_shows_no_more_is_earlier(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     was = {"env_steps": 10_000, "name": "kl-high", "text": "the policy moved", "remedy": "rest"}

@@ -15,7 +15,6 @@ from headrace.algos.minibatches import normalized, shuffled
 from headrace.errors import ConfigError
 from headrace.learner.learner import Learner
 from headrace.ops.moments import MovingMoments
-from headrace.rundir.config_file import from_json
 from headrace.types import SingleLearner
 from tests.learner.test_learner import make_batch
 
@@ -90,16 +89,6 @@ def test_one_setting_decides_and_each_can_be_given(tiny):
     decided = {"normalize_observations": False, "normalize_values": True, "scale_actions": False}
     assert given.network == hr.Network((64, 64), **decided)
     assert given.settled == given
-
-
-def test_a_config_of_an_older_version_stays_in_the_literal_form(tiny):
-    values = tiny().to_json()
-    del values["scale_free"]
-    for name in ("normalize_observations", "normalize_values"):
-        del values["network"][name]
-    settled = from_json(values).settled
-    assert settled.network.normalize_values is False
-    assert settled.network.normalize_observations is False
 
 
 def test_statistics_are_saved_and_resumed(tiny, finish, tmp_path):

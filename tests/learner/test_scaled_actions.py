@@ -11,7 +11,6 @@ from tries import few_of
 
 import headrace as hr
 from headrace.errors import ConfigError
-from headrace.rundir.config_file import from_json
 
 BOUNDS = [(-1.0, 1.0), (0.0, 1000.0), (-5.0, 100.0), (1e-4, 1e-2)]
 
@@ -91,12 +90,6 @@ def test_the_run_decides_unless_the_network_does(tiny):
     for value in (True, False):
         network = hr.Network(scale_actions=value)
         assert tiny(scale_free=not value, network=network).settled.network.scale_actions is value
-
-
-def test_a_config_of_an_older_version_keeps_the_environments_units(tiny):
-    values = tiny().settled.to_json()
-    del values["network"]["scale_actions"]
-    assert from_json(values).settled.network.scale_actions is False
 
 
 @pytest.mark.parametrize("scale", [True, False])

@@ -8,7 +8,7 @@ from torch import nn
 
 import headrace as hr
 from headrace.errors import ConfigError
-from headrace.nn.network import Network, network_from_json
+from headrace.nn.network import Network
 from headrace.nn.policy import Policy
 from headrace.ops import tree
 
@@ -233,7 +233,7 @@ def test_the_config_file_holds_the_name_of_a_torso():
         name = {"make_torso": f"{__name__}:make_torso"}.get(getattr(torso, "__name__", ""))
         name = name or (torso if isinstance(torso, str) else "torch.nn.modules.linear:Linear")
         assert values["torso"] == name
-        assert network_from_json(values).torso == name
+        assert Network(**values).torso == name
 
 
 def test_float64_observations_that_a_torso_does_not_convert_are_named():

@@ -30,7 +30,8 @@ def write_run(folder: Path, seed: int = 0, count: int = 40, **settings) -> Path:
         lines.append({
             "env_steps": 1000 * (i + 1), "seconds": float(i),
             "charts/episodic_return": 20 + 400 * part + 10 * math.sin(i + seed),
-            "charts/episodic_length": 20 + 400 * part, "charts/SPS": 9000.0 + 100 * seed,
+            "charts/episodic_length": 20 + 400 * part, "charts/episodes": 2.0 * (i + 1),
+            "charts/SPS": 9000.0 + 100 * seed,
             "charts/learning_rate": 1e-3, "losses/policy_loss": -0.01 * part,
             "losses/value_loss": 1 / (i + 1), "losses/entropy": 0.69 - 0.3 * part,
             "losses/approx_kl": 0.01, "losses/clipfrac": 0.1, "losses/explained_variance": part,

@@ -15,7 +15,6 @@ from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
 from headrace.rundir import checkpoint, import_allowlist
 from headrace.rundir.closing_table import closing_table
-from headrace.rundir.config_file import from_json
 
 
 class Paying(gymnasium.Env):
@@ -123,11 +122,3 @@ def test_arguments_of_evaluations_are_signed_as_those_of_training_are(paying, fi
     values["config"]["eval_env_kwargs"] = {"reward": 9.0}
     with pytest.raises(CheckpointError, match=r"signed .* eval_env_kwargs="):
         import_allowlist.check(folder, values, False, ("eval_env_kwargs",))
-
-
-def test_runs_of_older_versions_evaluate_as_they_train():
-    values = hr.Config(num_actors=1, env_kwargs={"a": 1}).to_json()
-    del values["eval_env_kwargs"], values["eval_deterministic"]
-    config = from_json(values)
-    assert config.evaluated_kwargs == {"a": 1}
-    assert config.eval_deterministic

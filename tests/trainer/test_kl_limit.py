@@ -8,7 +8,6 @@ import math
 import pytest
 
 import headrace as hr
-from headrace.rundir.config_file import from_json
 from headrace.trainer.hyperparameters import limited
 
 TINY = {
@@ -67,11 +66,3 @@ def test_a_callback_that_writes_the_rate_back_changes_nothing(tmp_path):
     hr.train("CartPole-v1", algo, [again], run_dir=tmp_path / "run", total_steps=96, **TINY)
     found = rates(tmp_path / "run")
     assert found == pytest.approx([1e-2 * 0.5**n for n in range(1, len(found) + 1)])
-
-
-def test_saved_settings_without_a_limit_have_none():
-    config = hr.Config(algo=hr.APPO()).to_json()
-    assert from_json(config).algo.kl_limit == 0.05
-    for name in ("kl_limit", "noise_color"):
-        del config["algo"][name]
-    assert (from_json(config).algo.kl_limit, from_json(config).algo.noise_color) == (None, 0.0)

@@ -175,7 +175,7 @@ def test_who_isnt_a_task_of_it_is_refused(run):
 def test_a_checkpoint_without_the_tasks_spaces_plays_all_of_them_in_their_order(run):
     policy = hr.load(run)
     expected = hr.evaluate(policy, list(TASKS), 1, engine="sync").tasks
-    policy.task_spaces = ()  # as older versions wrote it
+    policy.task_spaces = ()  # as of a policy made by hand
     assert hr.evaluate(policy, list(TASKS), 1, engine="sync").tasks == expected
     with pytest.raises(ConfigError, match="didn't save the tasks' spaces"):
         one_task(policy, TASKS[0])

@@ -31,7 +31,12 @@ from headrace.rundir.files import append_jsonl, read_jsonl
 from headrace.rundir.folders import pointed, saved, write
 
 _TRIES = 20  # attempts to read a checkpoint that its run may delete meanwhile
-_TRAINED = ("learner", "own", "episodes")  # entries of trainer.pt that belong to the weights
+_TRAINED = (
+    "learner",
+    "own",
+    "episodes",
+    "lr_factor",
+)  # entries of trainer.pt that belong to the weights
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,7 @@ class Member:
         values, state, weights, source = _read(other.run_dir)
         folder = checkpoint.find(self.run_dir)
         before, description = checkpoint.load_trainer(folder), checkpoint.read_config(folder)
-        factor = {"lr_factor": state.get("lr_factor", 1.0)}  # older versions had none
-        state = before | factor | {name: state[name] for name in _TRAINED}
+        state = before | {name: state[name] for name in _TRAINED}
         state["learner"] = _own_generator(state["learner"], before["learner"])
         state["episodes"] = _own_counts(state["episodes"], before["episodes"])
         digest = hashlib.sha256(weights).hexdigest()

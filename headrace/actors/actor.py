@@ -33,6 +33,7 @@ from headrace.actors.synchronous import ActingPolicy, Cut
 from headrace.actors.weight_sync import Follower
 from headrace.envs.changes import EnvChange, apply
 from headrace.envs.context import EnvContext
+from headrace.envs.contract import leave_bounds_to_first_actor
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of
@@ -235,6 +236,7 @@ def run_actor(
         pickled.clear()
         set_affinity(spec.processors)
         use_batch_scheduling()
+        warn_once_per_run(spec, index, generation)
         seed_global_generators(spec.settings.seed, "actor", spec.first_actor + index, generation)
         actor = Actor(spec, index, generation, port, memory)
         code = 1
@@ -243,6 +245,12 @@ def run_actor(
     except BaseException as error:
         port.fail(last_words(error))
         sys.exit(code)
+
+
+def warn_once_per_run(spec: ActorSpec, index: int, generation: int) -> None:
+    """Leave warnings about the environment to the first actor of its task, in their processes."""
+    if generation or spec.first_actor + index >= spec.num_tasks:
+        leave_bounds_to_first_actor()
 
 
 def open_collector(

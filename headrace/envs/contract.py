@@ -20,6 +20,7 @@ from headrace.spaces.walk import Path, parts, place
 
 CHECKED_STEPS = 100
 
+_BEYOND = "beyond the bounds of their space"
 _STEP = "(observation, reward, terminated, truncated, info)"
 _RESET = "(observation, info)"
 
@@ -273,13 +274,18 @@ class Contract:
             raise self._misfit(method, space, _shown(value), path, remedy)
 
 
+def leave_bounds_to_first_actor() -> None:
+    """Ignore values outside their bounds in this process: a run's first actor warns about them."""
+    warnings.filterwarnings("ignore", f".* {_BEYOND}", UserWarning)
+
+
 def _warn_beyond(name: str, space: Box, array: np.ndarray, path: Path) -> None:
     """Warn once per process about values outside their bounds; training continues."""
     slack = 1e-4 * np.maximum(1.0, np.abs(array)) if array.dtype.kind == "f" else 0
     if ((array < space.low - slack) | (array > space.high + slack)).any():
         warnings.warn(
-            f"{name} returns observations{place(path)} beyond the bounds of their space, "
-            f"{_brief(space)}: correct the bounds of the space, or remove them",
+            f"{name} returns observations{place(path)} {_BEYOND}, {_brief(space)}: "
+            "correct the bounds of the space, or remove them",
             stacklevel=2,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from headrace.actors.actor import Actor
+from headrace.actors.actor import Actor, warn_once_per_run
 from headrace.actors.restarts import last_words
 from headrace.actors.spec import ActorSpec, Memory
 from headrace.nn.policy import policy_weights
@@ -60,6 +60,7 @@ class RemoteActor:
         self._slab = Slab(spec.layout(), 1, NUM_HEADER_FIELDS)
         self._weights = LatestWeights(spec_of(policy_weights(spec.policy)))
         memory = Memory(self._slab.buffer, self._weights, orders=orders)
+        warn_once_per_run(spec, index, generation)
         seed_global_generators(spec.settings.seed, "actor", spec.first_actor + index, generation)
         self._actor = Actor(spec, index, generation, self, memory)
         self._ended_ns, self._message = time.monotonic_ns(), b""

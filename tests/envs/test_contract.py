@@ -166,6 +166,19 @@ def test_bounds_that_do_not_hold_are_told_once_and_survived():
         probe(Odd, "auto", {"step": np.full(3, 1.00001)}, 0)
 
 
+def test_a_run_warns_once_about_bounds_that_do_not_hold(tiny, capfd):
+    kwargs = {"step": np.full(3, 7.0, np.float32).tolist()}
+    evaluated = {"eval_episodes": 1, "eval_max_steps": 9}
+    config = tiny(env=Odd, env_kwargs=kwargs, algo=hr.A2C(), num_actors=2, **evaluated)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with hr.Trainer(config) as trainer:
+            list(trainer)
+            trainer.finish(draw=False)
+    here = [one for one in caught if "beyond the bounds" in str(one.message)]
+    assert len(here) + capfd.readouterr().err.count("beyond the bounds") == 1
+
+
 def test_the_first_step_takes_an_action_that_the_mask_allows():
     class Strict(gymnasium.Env):
         observation_space = Box(-1, 1, (3,))

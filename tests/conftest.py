@@ -233,7 +233,7 @@ class Script:
         """Kill what is left of it."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture

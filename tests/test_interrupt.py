@@ -82,7 +82,7 @@ def run(tmp_path):
     for one in runs:
         if one.process.poll() is None:
             os.killpg(one.process.pid, signal.SIGKILL)
-        one.process.wait(10)
+        one.process.wait(PATIENCE_S)
 
 
 def interrupt(run: Run, gone, to_all: bool = True) -> None:

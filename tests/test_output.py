@@ -11,6 +11,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from patience import PATIENCE_S
 from warm import Program
 
 from headrace.processes.output import (
@@ -101,7 +102,7 @@ def test_environments_and_callbacks_that_print_do_not_stop_a_run(full, tmp_path,
 
 def test_an_error_message_that_can_not_be_written_keeps_the_exit_status():
     command = f"exec {sys.executable} -m headrace trian > /dev/full 2>&1"
-    assert subprocess.run(["bash", "-c", command], timeout=60, check=False).returncode == 2
+    assert subprocess.run(["bash", "-c", command], timeout=PATIENCE_S, check=False).returncode == 2
 
 
 def test_best_effort_output_ignores_a_full_disk_alone(monkeypatch):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 
 from headrace.errors import WorkerFailed
 from headrace.ray import agents, connection, local_cluster, local_node
@@ -65,7 +65,7 @@ def test_the_shell_ends_with_its_input_only():
         with pytest.raises(subprocess.TimeoutExpired):
             shell.wait(0.1)
         shell.stdin.close()
-        assert shell.wait(10) == 0
+        assert shell.wait(PATIENCE_S) == 0
 
 
 def test_another_version_of_ray_starts_its_agents_as_usual(services):
@@ -139,7 +139,7 @@ def test_a_signal_stops_a_starting_cluster_at_once(sleeper, number, error, text,
         for one, handler in before.items():
             signal.signal(one, handler)
     assert str(raised.value) == text
-    assert ray.process.wait(10) == -signal.SIGKILL
+    assert ray.process.wait(PATIENCE_S) == -signal.SIGKILL
     assert received == ([signal.SIGINT] if number == signal.SIGINT else [])
 
 
@@ -155,7 +155,7 @@ def test_stopped_servers_of_ray_are_resumed(sleeper, monkeypatch):
     one.kill()
     other.kill()
     other.wait()  # the other one is a zombie
-    watcher.join(10)
+    watcher.join(PATIENCE_S)
     assert not watcher.is_alive()
 
 

@@ -138,7 +138,7 @@ def test_the_learner_that_is_behind_cuts_its_rollouts_for_the_other(tiny, tmp_pa
     env = slow_env(str(tmp_path / "flag"), 0.05)
     config = tiny(
         env=env, transport=transport, num_learners=2, num_actors=2, envs_per_actor=1,
-        fragment_length=32, total_steps=200, preempt_fraction=0.5, learner_timeout_s=30.0,
+        fragment_length=32, total_steps=200, preempt_fraction=0.5, learner_timeout_s=2 * PATIENCE_S,
     )  # fmt: skip
     with hr.LearnerGroup(config, notify=lambda text: None) as group:
         results = list(group)

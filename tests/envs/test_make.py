@@ -13,6 +13,7 @@ import warm
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
+from patience import PATIENCE_S
 from worlds import CountingEnv, CountingVectorEnv
 
 from headrace.envs import make_vec
@@ -151,14 +152,18 @@ class Mine(CountingEnv):
 gymnasium.register("Mine-v0", "__main__:Mine")
 open({str(path)!r}, "wb").write(cloudpickle.dumps(resolve("Mine-v0")))
 """)
-    subprocess.run([sys.executable, script], check=True, timeout=60)
+    subprocess.run([sys.executable, script], check=True, timeout=PATIENCE_S)
     code = f"""
 import pickle
 from headrace.envs import make_vec
 print(make_vec(pickle.load(open({str(path)!r}, "rb")), 2).envs[0].unwrapped)
 """
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     assert "Mine" in run.stdout
@@ -175,7 +180,11 @@ make_vec("CartPole-v1", 2)
 assert "envpool" not in sys.modules
 """
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
 

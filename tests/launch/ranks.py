@@ -15,6 +15,7 @@ import cloudpickle
 from patience import PATIENCE_S, wait_until
 
 from headrace.actors.fleet import start_fork_server
+from headrace.distributed import ranks as ranks_module
 from headrace.distributed.ranks import Ranks, file_rendezvous
 from headrace.processes import Child, end_children
 
@@ -76,6 +77,11 @@ def _live(rank: int, work: bytes, pipe: Connection) -> None:
     pipe.send(Ending(value, error, time.monotonic()))
 
 
+def be_patient() -> None:
+    """Let live ranks of this process's groups report lost ones later, on a busy machine."""
+    ranks_module._BLAME_S = 3.0
+
+
 def arrive(rank: int, folder: Path, count: int) -> None:
     """Wait until this number of ranks have started, however long that takes."""
     (folder / f"arrived-{rank}").touch()
@@ -98,6 +104,7 @@ def in_group(
     """
     if before is not None:
         before(rank)
+    be_patient()
     group = Ranks(file_rendezvous(path, rank, size), timeout_s)
     value = work(group, say)
     group.close()

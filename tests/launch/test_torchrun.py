@@ -25,7 +25,7 @@ from headrace.rundir import checkpoint, checkpoint_writer
 from headrace.rundir.atomic_files import write_json
 from headrace.rundir.files import read_jsonl
 from tests.launch.hosts import Hosts, HostScript, made
-from tests.launch.ranks import Crew, arrive
+from tests.launch.ranks import Crew, arrive, be_patient
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # what the ranks do
 
@@ -67,6 +67,7 @@ def join(rank, say, agent, settings, work, before=None):
     """Join as one of torchrun's processes; return resume or overwrite, and work's result."""
     if before is not None:
         before(rank)
+    be_patient()
     variables = {**agent, "RANK": rank, "LOCAL_RANK": rank}
     os.environ.update({name: str(value) for name, value in variables.items()})
     config, group = join_torchrun(hr.Config("CartPole-v1", **settings))

@@ -189,7 +189,9 @@ else:
 
 
 def test_forks_of_a_fork_server_collect_garbage_and_keep_their_exit_status():
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.stdout == "status 3\n", done.stderr
 
 

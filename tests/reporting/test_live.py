@@ -151,7 +151,7 @@ def test_ctrl_c_ends_watching_without_an_error(tmp_path):
         _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 
 import pytest
 import torch
+from patience import PATIENCE_S
 
 from headrace.transport.slab import ArraySpec
 from headrace.transport.weights import WeightStore
@@ -57,4 +58,4 @@ def test_no_reader_sees_half_written_weights_and_versions_never_go_back():
         assert (mine["w"] == float(last)).all()
         assert int(mine["n"]) == last
     enough.set()
-    writer.join(10)
+    writer.join(PATIENCE_S)

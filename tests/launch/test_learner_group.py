@@ -301,7 +301,7 @@ def test_a_lost_learner_is_named_and_nobody_is_left(tiny, watch, nobody, leftove
             lost_at.append(time.monotonic())
 
     said = []
-    timeout_s = 1800.0 if number == signal.SIGKILL else 3.0
+    timeout_s = 1800.0 if number == signal.SIGKILL else 8.0
     config = tiny(num_learners=2, num_actors=2, total_steps=FOR_EVER, learner_timeout_s=timeout_s)
     with pytest.raises(LearnerFailed) as caught:
         watch(config, lose, said)
@@ -309,8 +309,8 @@ def test_a_lost_learner_is_named_and_nobody_is_left(tiny, watch, nobody, leftove
     if number == signal.SIGKILL:
         assert text == f"learner {rank} exited with code -9"
     else:
-        assert re.search(rf"learner {rank}:? was silent for 3 s", text)
-        assert seconds > 2
+        assert re.search(rf"learner {rank}:? was silent for 8 s", text)
+        assert seconds > 7
     steps = steps_of(checkpoint.find(config.run_dir))
     assert steps >= 3 * 64
     assert said[-1].startswith(f"saved at {steps:,} steps: `headrace resume ")

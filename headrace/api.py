@@ -18,7 +18,6 @@ from headrace.errors import (
     ConfigError,
     WorkerFailed,
     require,
-    resume_command,
     setting,
     shown,
 )
@@ -265,11 +264,6 @@ def run(
             checkpoint_writer.make_savable(policy, checkpoint.read_config(trainer.run_dir))
         if leads:
             report.end(trainer.run_dir, summary)
-        if leads and summary.get("interrupted"):
-            then = "nothing was saved before the first update"
-            if checkpoint.exists(trainer.run_dir):
-                then = f"to continue: {resume_command(trainer.run_dir)}"
-            report.say(f"stopped early; {then}")
     if group is not None:
         group.close()
     return policy

@@ -230,7 +230,7 @@ def test_ctrl_c_saves_a_checkpoint_says_so_and_leaves_nothing_behind(start, tmp_
     assert script.wait() == 130, script.output
     assert "Traceback" not in script.output
     assert "environment steps" in script.output
-    assert "stopped early; to continue: headrace resume run" in script.output
+    assert script.output.count("stopped early; to continue: headrace resume run") == 1
     assert gone(family) == []
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert "evaluation" not in summary

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from headrace import extras
 from headrace.config import Config
-from headrace.errors import CheckpointError, HeadraceError, on_one_line
+from headrace.errors import CheckpointError, HeadraceError, on_one_line, resume_command
 from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import return_freed_memory, signals_held, stop_signals
@@ -42,6 +42,15 @@ class FinishedRun(Protocol):
 
     def summary(self) -> dict[str, Any]:
         """Return the summary of the training."""
+
+
+def report_interrupt(run: FinishedRun, notify: Callable[[str], None]) -> None:
+    """Print how to continue the run, if the user has interrupted it."""
+    if run.interrupted:
+        then = "nothing was saved before the first update"
+        if checkpoint.exists(run.run_dir):
+            then = f"to continue: {resume_command(run.run_dir)}"
+        notify(f"stopped early; {then}")
 
 
 def finish(

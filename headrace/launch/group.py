@@ -29,7 +29,7 @@ from headrace.envs.changes import EnvChange
 from headrace.envs.names import Registry
 from headrace.errors import LearnerFailed, OthersLost
 from headrace.evaluating.evaluator import Evaluator
-from headrace.evaluating.run_end import finish
+from headrace.evaluating.run_end import finish, report_interrupt
 from headrace.launch.learners import Learners, LearnerState, cause, lost_ranks
 from headrace.launch.local import LocalLearners
 from headrace.nn.policy import Policy
@@ -207,10 +207,17 @@ class LearnerGroup:
         try:
             if kind is None and self._ended:
                 self.finish()
+            if kind is None:
+                report_interrupt(self, self._notify)
         finally:
             self.close()
 
     def __iter__(self) -> Iterator[Result]:
+        yield from self._results()
+        if not self._inside:  # otherwise after the evaluation
+            report_interrupt(self, self._notify)
+
+    def _results(self) -> Iterator[Result]:
         with stop_signals(self._interrupt), contextlib.ExitStack() as stack:
             if not self._inside:
                 stack.callback(self.close)

@@ -12,7 +12,7 @@ from headrace.actors.rollout_source import RolloutSource
 from headrace.config import Config
 from headrace.envs import changes
 from headrace.errors import ConfigError, HeadraceError, require, resume_command
-from headrace.evaluating.run_end import finish
+from headrace.evaluating.run_end import finish, report_interrupt
 from headrace.processes import (
     OwnGenerators,
     keep_freed_memory,
@@ -147,6 +147,8 @@ class Trainer:
             self._save_rest(kind, error, _)
             if error is None and self._loop.ended:
                 self.finish()
+            if error is None:
+                self._report_interrupt()
         finally:
             self.close()
 
@@ -169,6 +171,12 @@ class Trainer:
             stack.push(self._save_rest)
             keep_freed_memory()
             yield from self._loop.results()
+        if not self._inside:  # otherwise after the evaluation
+            self._report_interrupt()
+
+    def _report_interrupt(self) -> None:
+        if self._handle_signals and self.group.rank == 0:
+            report_interrupt(self, self._notify)
 
     @property
     def hyperparameters(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
@@ -94,6 +95,20 @@ def test_a_loop_that_is_left_is_saved_with_and_without_with(tiny, trainer):
     next(steps)
     again.__exit__(None, None, None)
     assert saved_updates(again) == 1
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "with"])
+def test_a_loop_that_ctrl_c_stops_says_how_to_continue(tiny, inside, monkeypatch):
+    lines = []
+    config = tiny(total_steps=10**9, transport="serial")
+    monkeypatch.chdir(Path(config.run_dir).parent)
+    trainer = hr.Trainer(config, notify=lines.append)
+    with trainer if inside else contextlib.nullcontext():
+        for result in trainer:
+            if result.updates == 2:
+                signal.raise_signal(signal.SIGINT)
+    told = [line for line in lines if "stopped early" in line]
+    assert told == ["stopped early; to continue: hr.resume('run')"]
 
 
 def test_an_update_that_is_not_finite_leaves_what_was_saved(trainer, monkeypatch):

@@ -183,22 +183,22 @@ class ClusterHead:
         return join_rollouts([parts[i] for i in everyone])
 
     def stream(self, agent: Any, num_steps: int) -> Iterator[Rollout]:
-        """Yield rollouts of single workers; see :meth:`ClusterEnv.collect_async`."""
+        """Yield rollouts of single workers; see :meth:`ClusterEnv.collect_async`.
+
+        The next call drains what a closed generator leaves: the pipes may be closed by then.
+        """
         self.drain()
         self._report_pending(range(self.num_workers))
-        try:
-            while True:
-                self._sync.update(agent)  # before any weights are granted
-                for idle in set(range(self.num_workers)) - self.pool.waiting:
-                    self._send(idle, self._sync.request(idle, "collect", num_steps))
-                i, answer = self._receive()
-                if isinstance(answer, WorkerFault):
-                    continue
-                part = self._record(i, answer)
-                self._send(i, self._sync.request(i, "collect", num_steps))
-                yield join_rollouts([part])
-        finally:
-            self.drain()
+        while True:
+            self._sync.update(agent)  # before any weights are granted
+            for idle in set(range(self.num_workers)) - self.pool.waiting:
+                self._send(idle, self._sync.request(idle, "collect", num_steps))
+            i, answer = self._receive()
+            if isinstance(answer, WorkerFault):
+                continue
+            part = self._record(i, answer)
+            self._send(i, self._sync.request(i, "collect", num_steps))
+            yield join_rollouts([part])
 
     def _record(self, worker: int, answer: Answer) -> dict[str, Any]:
         """Record a worker's part of a rollout and return it."""

@@ -196,6 +196,16 @@ def test_stepping_works_after_an_iteration_was_left(counting):
     assert counting.collect(agent, 3).env_id.tolist() == [0, 1, 2, 3]
 
 
+def test_an_iteration_that_is_left_after_its_workers_needs_none(counting, monkeypatch):
+    iterator = counting.collect_async(CountingAgent(), 3)
+    next(iterator)
+    for one in counting._head.pool._nodes:  # as the garbage collector may do first
+        monkeypatch.setattr(one.pipe, "fileno", None)
+    iterator.close()
+    monkeypatch.undo()
+    assert counting.collect(CountingAgent(), 3).env_id.tolist() == [0, 1, 2, 3]
+
+
 def test_an_iteration_goes_on_after_other_calls(counting):
     agent = CountingAgent()
     iterator = counting.collect_async(agent, 3)

@@ -177,13 +177,14 @@ def test_a_script_without_a_main_guard_saves_and_leaves_nothing_when_all_get_a_s
     assert leftovers() == set()
 
 
-def test_ctrl_c_that_reaches_only_the_script_ends_its_learners(tiny, nobody, leftovers):
+def test_ctrl_c_that_reaches_only_the_script_ends_its_learners(tiny, nobody, leftovers, capsys):
     def interrupt(result) -> None:
         if result.updates == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     config = tiny(num_learners=2, total_steps=FOR_EVER, eval_episodes=2)
     hr.train(config, callbacks=[interrupt])
+    assert capsys.readouterr().out.count("stopped early; to continue: hr.resume(") == 1
     check_interrupted(Path(config.run_dir))
     assert nobody() == []
     assert leftovers() == set()

@@ -113,10 +113,13 @@ class Evaluation:
         return json.dumps(asdict(self))
 
 
+POLICY = ranges.Constraint("a policy, as hr.load(run_dir) returns", lambda x: True, whole=True)
+
+
 @library_defaults()
 @checked
 def evaluate(
-    policy: AnyPolicy,
+    policy: Annotated[AnyPolicy, POLICY],
     env: Any,
     episodes: Annotated[int, ranges.COUNT] = 20,
     seed: Annotated[int, ranges.SEED] = 1_000_000,

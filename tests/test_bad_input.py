@@ -148,6 +148,12 @@ def test_rho_bar_below_c_bar_is_refused(algorithm):
     one_sentence(error.value, "rho_bar=0.5", "c_bar=0.8", "nearest: 0.8")
 
 
+def test_a_path_in_place_of_a_policy_is_refused_with_the_call_that_loads_it():
+    with pytest.raises(ConfigError) as error:
+        hr.evaluate("runs/x", "CartPole-v1")
+    one_sentence(error.value, "policy='runs/x' must be a policy, as hr.load(run_dir) returns")
+
+
 def test_environment_settings_that_no_file_can_hold_are_refused(tmp_path):
     with pytest.raises(ConfigError) as error:
         hr.Config("CartPole-v1", env_kwargs={"start": np.zeros(2)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeAlias
@@ -30,6 +31,7 @@ from headrace.transport.weights import WeightSink, WeightStore
 from headrace.types import Rollout
 
 _POLL_S = 0.5
+_PATIENT_S = 20.0  # until a line about actors that have delivered nothing
 Taken: TypeAlias = tuple[int, Header, Rollout]  # slot, and views of it
 
 
@@ -99,6 +101,8 @@ class RolloutSource:
         self, spec: ActorSpec, notify: Callable[[str], None], model: Tensor | None = None
     ) -> None:
         self._notify, self._timeout_s = notify, spec.settings.actor_timeout_s
+        self._leads = spec.rank == 0
+        self._reports_at_s = math.inf  # time of a line about actors that start slowly
         self.num_tasks = spec.num_tasks
         self._spec: ActorSpec | None = None  # of actors in this process
         self._actors: list[Actor] = []
@@ -138,6 +142,8 @@ class RolloutSource:
     def publish(self, policy: AnyPolicy, version: int, epoch: int) -> None:
         """Publish the policy's weights for actors to pull."""
         is_first = self._weights.latest() is None
+        if is_first and self._leads:
+            self._reports_at_s = running_s() + _PATIENT_S
         self._weights.publish(version, epoch, policy_weights(policy))
         if is_first:
             self._start()
@@ -200,6 +206,7 @@ class RolloutSource:
         while True:
             try:
                 slots = self._queue.take(count, _POLL_S, task)
+                self._reports_at_s = math.inf
                 break
             except PeerDied as death:
                 assert self._fleet is not None
@@ -211,9 +218,19 @@ class RolloutSource:
                 if running_s() > deadline:
                     raise ActorFailed(f"{error}, nor in the preceding {patience_s:g} s") from error
                 self.kill_hung()
+                self._report_slow_start()
             if stopped():
                 raise RunStopped
         return [(s, self._slots.header(s), Rollout(**self._slab.trees[s])) for s in slots]
+
+    def _report_slow_start(self) -> None:
+        """Report once that the first rollouts take long."""
+        if running_s() < self._reports_at_s:
+            return
+        self._reports_at_s = math.inf
+        count = self._slots.num_actors
+        begun = sum(self._slots.delivered(actor) > 0 for actor in range(count))
+        self._notify(f"waiting for actors: {begun} of {count} have delivered a rollout so far")
 
     def order(self, text: str) -> None:
         """Change all environments, see :class:`~headrace.envs.changes.EnvChange`.

@@ -25,9 +25,10 @@ from patience import PATIENCE_S
 from worlds import counting_length, counting_reward, counting_truncates
 
 import headrace as hr
+from headrace.actors import rollout_source
 from headrace.actors.actor import run_actor
 from headrace.actors.inference_server import without_weights
-from headrace.actors.rollout_source import RolloutSource
+from headrace.actors.rollout_source import RolloutSource, RunStopped
 from headrace.actors.spec import ActorSpec
 from headrace.envs.make import make_vec
 from headrace.envs.names import resolve
@@ -54,7 +55,7 @@ def faulty(tiny, tmp_path):
                 results = list(trainer)
             except (ActorFailed, EnvironmentFault) as error:
                 return trainer, said, error
-        said = [line for line in said if not line.startswith("doctor: ")]
+        said = [line for line in said if not line.startswith(("doctor: ", "waiting for"))]
         assert results[-1].restarts == len(said)
         return trainer, said, None
 
@@ -202,6 +203,19 @@ def built(tiny):
         return config.actor_spec(resolve(config.env), policy), policy
 
     return build
+
+
+def test_actors_that_start_slowly_are_reported_once(built, monkeypatch):
+    (spec, policy), said = built(transport="shm"), []
+    stops = iter([False, False, True])
+    with contextlib.closing(RolloutSource(spec, said.append)) as source:
+        monkeypatch.setattr(rollout_source, "_POLL_S", 0.0)
+        monkeypatch.setattr(rollout_source, "_PATIENT_S", -1.0)
+        monkeypatch.setattr(source, "_start", lambda: None)
+        source.publish(policy, 0, 0)
+        with pytest.raises(RunStopped):
+            source.take(2, lambda: next(stops))
+    assert said == ["waiting for actors: 0 of 2 have delivered a rollout so far"]
 
 
 def test_actors_of_one_process_have_a_policy_each(built):

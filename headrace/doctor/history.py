@@ -98,6 +98,25 @@ class History:
         own, other, idle = (self.median(f"cores/{name}") for name in ("own", "other", "idle"))
         return other > 0.25 * (own + other + idle) and idle < 0.1 * (own + other + idle)
 
+    @property
+    def actor_cores(self) -> float:
+        """Mean number of cores in use by actor processes; NaN if unknown, or without any."""
+        serial = self.setting("transport", "shm") == "serial"
+        return math.nan if serial else self.median("cores/own") - self.median("cores/learner")
+
+    @property
+    def learner_load(self) -> float:
+        """Busy share of the learner; on a crowded machine at most what it would be on free cores.
+
+        There the actors' speed would be limited by their processor time alone.
+        """
+        load = self.median("utilisation/learner")
+        if self.is_crowded and self.actor_cores > 0:
+            total = sum(self.median(f"cores/{name}") for name in ("own", "other", "idle"))
+            busy = min(self.setting("num_actors", 1), total)
+            load = min(load, self.median("cores/learner") * busy / self.actor_cores)
+        return load
+
     def step_seconds(self, share: float) -> float:
         """Return the seconds per environment step that are spent in one activity.
 

@@ -15,7 +15,9 @@ def environment_slow(h: History) -> str | None:
     share = h.median("utilisation/environment")
     acting = h.median("utilisation/actor") * h.setting("num_actors", 1)
     step_s = share * h.step_seconds(acting)  # of one environment, on one actor
-    if step_s > 0.7e-3 and share > 0.9 and not h.median("utilisation/learner") > 0.5:
+    if h.is_crowded and h.actor_cores > 0:
+        step_s = min(step_s, share * h.step_seconds(h.actor_cores))
+    if step_s > 0.7e-3 and share > 0.9 and not h.learner_load > 0.5:
         return (
             f"the environment is slow: a step takes {1e3 * step_s:,.1f} ms, "
             f"{share / max(1 - share, 1e-4):,.0f} times as long as the policy's inference"

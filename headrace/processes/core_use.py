@@ -18,6 +18,7 @@ class CoreUse(NamedTuple):
     own: float  # by this process and its descendants
     other: float  # by other programs
     idle: float
+    process: float = 0.0  # part of ``own`` that is this process's, without its descendants
 
 
 class CoreMeter:
@@ -37,13 +38,14 @@ class CoreMeter:
             self._before = now
         if before is None or now is None or now[0] <= before[0]:
             return None
-        passed, busy, idle, own = (x - y for x, y in zip(now, before, strict=True))
+        passed, busy, idle, own, process = (x - y for x, y in zip(now, before, strict=True))
         own = max(0.0, own)  # the time of killed descendants may be lost
-        return CoreUse(own / passed, max(0.0, busy - own) / passed, idle / passed)
+        used = own, max(0.0, busy - own), idle, min(process, own)
+        return CoreUse(*(seconds / passed for seconds in used))
 
 
-def _seconds() -> tuple[float, float, float, float] | None:
-    """Return the time, then total seconds of busy cores, of idle cores and of this process tree."""
+def _seconds() -> tuple[float, ...] | None:
+    """Return the time, then seconds of busy cores, idle cores, this process tree and process."""
     with contextlib.suppress(OSError, psutil.Error, AttributeError, NotImplementedError):
         usable, busy, idle = cores(), 0.0, 0.0
         for number, times in enumerate(psutil.cpu_times(percpu=True)):
@@ -51,8 +53,13 @@ def _seconds() -> tuple[float, float, float, float] | None:
                 unused = times.idle + getattr(times, "iowait", 0.0)
                 guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
                 busy, idle = busy + sum(times) - guests - unused, idle + unused
-        return time.monotonic(), busy, idle, _own_seconds()
+        return time.monotonic(), busy, idle, _own_seconds(), _process_seconds()
     return None
+
+
+def _process_seconds() -> float:
+    """Return the processor time of this process."""
+    return sum(os.times()[:2])
 
 
 def _own_seconds() -> float:

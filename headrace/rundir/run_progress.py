@@ -187,8 +187,9 @@ class RunProgress:
             self._measured_at, self._memory = now, (resident_bytes(), free_bytes())
             self._use = None if self._cores is None else self._cores.measure()
         extra |= dict(zip(("memory_learner", "memory_free"), self._memory, strict=True))
-        used = (None, None, None) if self._use is None else self._use
-        extra |= dict(zip(("cores_own", "cores_other", "cores_idle"), used, strict=True))
+        used = (None,) * 4 if self._use is None else self._use
+        names = "cores_own", "cores_other", "cores_idle", "cores_learner"
+        extra |= dict(zip(names, used, strict=True))
         extra["metrics"] = self._meter.of_losses() | extra.get("metrics", {})
         result = Result(**self._values(self._meter), **extra)
         self._last_time, self._last_steps, self._meter = now, steps, MetricAccumulator()

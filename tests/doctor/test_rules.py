@@ -284,6 +284,19 @@ def test_a_crowded_machine_does_not_hide_a_slow_environment_or_an_idle_learner()
     assert names(rows(**SLOW | few | {"charts/SPS": 1000.0})) == ["environment-slow"]
 
 
+@pytest.mark.parametrize(
+    ("learner", "settings", "found"),
+    [(0.05, {}, ["environment-slow"]), (0.2, {}, []), (0.05, {"transport": "serial"}, [])],
+    ids=["environment", "learner", "serial"],
+)
+def test_processor_time_tells_what_is_slow_on_a_crowded_machine(learner, settings, found):
+    waits = {"utilisation/environment": 0.95, "utilisation/learner": 0.65, "charts/SPS": 200.0}
+    crowded = CROWDED | {"cores/learner": learner}
+    assert names(rows(**waits | crowded), settings) == found
+    few = {"cores/learner": 0.3, "charts/SPS": 200.0}  # 0.5 ms of the actors for each step
+    assert names(rows(**SLOW | CROWDED | few)) == []
+
+
 def test_figures_are_judged_while_the_learning_rate_is_high():
     falls = {"charts/learning_rate": lambda i: 1e-3 * (1 - i / 20)}
     late = falls | {"losses/approx_kl": lambda i: 0.2 if i < 12 else 0.001}

@@ -28,17 +28,20 @@ def cores(*each: tuple[float, float, float]) -> list[Times]:
 
 
 def test_the_use_is_that_of_the_time_between_two_calls(monkeypatch):
-    state = {"now": 10.0, "own": 3.0, "cores": cores((5.0, 1.0, 5.0), (2.0, 0.0, 8.0), (0, 0, 9))}
+    state = {"now": 10.0, "own": 3.0, "process": 1.0}
+    state |= {"cores": cores((5.0, 1.0, 5.0), (2.0, 0.0, 8.0), (0, 0, 9))}
     monkeypatch.setattr(core_use, "cores", lambda: {0, 1})  # another program's core is number 2
     monkeypatch.setattr(core_use, "_own_seconds", lambda: state["own"])
+    monkeypatch.setattr(core_use, "_process_seconds", lambda: state["process"])
     monkeypatch.setattr(core_use.time, "monotonic", lambda: state["now"])
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: state["cores"])
     meter = CoreMeter()
     assert meter.measure() is None  # no time has passed
-    state |= {"now": 12.0, "own": 4.0, "cores": cores((7.0, 2.0, 5.0), (3.0, 0.0, 9.0), (2, 0, 9))}
-    assert meter.measure() == CoreUse(own=0.5, other=1.0, idle=0.5)
+    state |= {"now": 12.0, "own": 4.0, "process": 1.5}
+    state |= {"cores": cores((7.0, 2.0, 5.0), (3.0, 0.0, 9.0), (2, 0, 9))}
+    assert meter.measure() == CoreUse(own=0.5, other=1.0, idle=0.5, process=0.25)
     state |= {"now": 14.0, "own": 1.0}  # a descendant was killed
-    assert meter.measure() == CoreUse(own=0.0, other=0.0, idle=0.0)
+    assert meter.measure() == CoreUse(own=0.0, other=0.0, idle=0.0, process=0.0)
 
 
 def test_systems_that_report_nothing_have_no_use(monkeypatch):

@@ -31,7 +31,8 @@ FILES = [
     "eval/episodic_return",
     "utilisation/learner", "utilisation/actor", "utilisation/environment",
     "memory/learner_bytes", "memory/free_bytes",
-    "cores/own", "cores/other", "cores/idle", "queue/depth", "sync/pulls", "sync/bytes",
+    "cores/own", "cores/other", "cores/idle", "cores/learner", "queue/depth", "sync/pulls",
+    "sync/bytes",
     "sync/divergence", "league/win_rate", "league/least_win_rate", "league/snapshots",
 ]  # fmt: skip
 

@@ -55,9 +55,8 @@ def test_an_evaluation_from_before_the_last_results_does_not_count(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        ({"conv": "impala_deep", "clip_symbols": False}, [[7, 9]]),
-        ({"conv": "auto", "clip_symbols": False}, []),
-        ({"conv": "auto"}, [[7, 9]]),  # of a run before symbols were recognised
+        ({"conv": "impala_deep"}, [[7, 9]]),
+        ({"conv": "auto"}, []),
         ({"conv": "impala_shallow"}, []),
         ({"conv": "impala_deep", "torso": "file:Torso"}, []),
     ],

@@ -67,7 +67,7 @@ def ended(function: Callable[[], int], limit_s: float) -> Ended:
             status = os.waitstatus_to_exitcode(code) if done else None
             time.sleep(0.01)
         if status is None:
-            with contextlib.suppress(ProcessLookupError):  # it has not yet its own session
+            with contextlib.suppress(ProcessLookupError):  # it has no session yet
                 os.killpg(pid, signal.SIGKILL)
             os.kill(pid, signal.SIGKILL)
             _, _, usage = os.wait4(pid, 0)

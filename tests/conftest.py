@@ -59,9 +59,9 @@ def _pipes() -> list[int]:
 
 
 def _close(descriptors: list[int]) -> None:
-    for one in descriptors:
+    while descriptors:  # the child's children must not close what it opens
         with contextlib.suppress(OSError):
-            os.close(one)
+            os.close(descriptors.pop())
 
 
 def pytest_sessionstart(session) -> None:

@@ -276,10 +276,24 @@ def test_whole_numbers_of_float_settings_are_floats():
     assert json.dumps(config.to_json()) == json.dumps(
         dataclasses.replace(config, stop_time_s=15.0).to_json()
     )
+    assert from_json(config.to_json()) == config
     for whole in (10**400, -(10**400)):
         with pytest.raises(ConfigError, match=r"^stop_time_s=-?1000"):
             Config(stop_time_s=whole)
     assert hr.APPO(gamma=1, rho_bar=math.inf, c_bar=math.inf).gamma == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeNorm(hr.A2C):
+    max_grad_norm: int = 1
+
+
+def test_a_field_that_takes_fewer_numbers_than_that_of_its_base_keeps_their_type():
+    assert type(WholeNorm(max_grad_norm=2).max_grad_norm) is int
+    with pytest.raises(ConfigError, match=r"^max_grad_norm=0\.5 must be a whole number"):
+        WholeNorm(max_grad_norm=0.5)
+    with pytest.raises(ConfigError, match=r"^max_grad_norm=-1 "):
+        WholeNorm(max_grad_norm=-1)
 
 
 def limits(hint: Any) -> tuple[bool, bool]:

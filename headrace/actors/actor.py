@@ -33,7 +33,7 @@ from headrace.actors.synchronous import ActingPolicy, Cut
 from headrace.actors.weight_sync import Follower
 from headrace.envs.changes import EnvChange, apply
 from headrace.envs.context import EnvContext
-from headrace.envs.contract import leave_bounds_to_first_actor
+from headrace.envs.contract import ignore_bounds_warnings
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of
@@ -250,7 +250,7 @@ def run_actor(
 def warn_once_per_run(spec: ActorSpec, index: int, generation: int) -> None:
     """Leave warnings about the environment to the first actor of its task, in their processes."""
     if generation or spec.first_actor + index >= spec.num_tasks:
-        leave_bounds_to_first_actor()
+        ignore_bounds_warnings()
 
 
 def open_collector(

@@ -95,8 +95,16 @@ class History:
     @property
     def is_crowded(self) -> bool:
         """True if other programs used over a quarter of the cores, and hardly any core was idle."""
-        own, other, idle = (self.median(f"cores/{name}") for name in ("own", "other", "idle"))
-        return other > 0.25 * (own + other + idle) and idle < 0.1 * (own + other + idle)
+        return self.no_core_is_idle and self.median("cores/other") > 0.25 * self._cores
+
+    @property
+    def no_core_is_idle(self) -> bool:
+        """True if the run and other programs used over nine tenths of the cores."""
+        return self.median("cores/idle") < 0.1 * self._cores
+
+    @property
+    def _cores(self) -> float:
+        return sum(self.median(f"cores/{name}") for name in ("own", "other", "idle"))
 
     @property
     def actor_cores(self) -> float:
@@ -112,8 +120,7 @@ class History:
         """
         load = self.median("utilisation/learner")
         if self.is_crowded and self.actor_cores > 0:
-            total = sum(self.median(f"cores/{name}") for name in ("own", "other", "idle"))
-            busy = min(self.setting("num_actors", 1), total)
+            busy = min(self.setting("num_actors", 1), self._cores)
             load = min(load, self.median("cores/learner") * busy / self.actor_cores)
         return load
 

@@ -15,7 +15,7 @@ def environment_slow(h: History) -> str | None:
     share = h.median("utilisation/environment")
     acting = h.median("utilisation/actor") * h.setting("num_actors", 1)
     step_s = share * h.step_seconds(acting)  # of one environment, on one actor
-    if h.is_crowded and h.actor_cores > 0:
+    if h.no_core_is_idle and h.actor_cores > 0:
         step_s = min(step_s, share * h.step_seconds(h.actor_cores))
     if step_s > 0.7e-3 and share > 0.9 and not h.learner_load > 0.5:
         return (

@@ -274,8 +274,8 @@ class Contract:
             raise self._misfit(method, space, _shown(value), path, remedy)
 
 
-def leave_bounds_to_first_actor() -> None:
-    """Ignore values outside their bounds in this process: a run's first actor warns about them."""
+def ignore_bounds_warnings() -> None:
+    """Ignore values outside their bounds in this process: another one warns about them."""
     warnings.filterwarnings("ignore", f".* {_BEYOND}", UserWarning)
 
 

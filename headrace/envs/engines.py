@@ -37,9 +37,9 @@ from headrace.processes.pickling import restore_scripts
 from headrace.spaces.agreement import check_alike
 
 
-def _native(order: VectorEnvRequest) -> VectorEnv:
-    target, kwargs = order.target, order.kwargs
-    _check_unwrapped(order)
+def _native(request: VectorEnvRequest) -> VectorEnv:
+    target, kwargs = request.target, request.kwargs
+    _check_unwrapped(request)
     if isinstance(target, EnvSpec):
         if target.vector_entry_point is None:
             raise EngineUnavailable(f"it has no vector entry point{atari.hint(target)}")
@@ -50,33 +50,33 @@ def _native(order: VectorEnvRequest) -> VectorEnv:
         made_by: Any = target.vector_entry_point
         made_by = load_env_creator(made_by) if isinstance(made_by, str) else made_by
         restore_scripts(made_by)
-        num_envs = order.num_envs * max(1, len(agents_of(made_by)))
+        num_envs = request.num_envs * max(1, len(agents_of(made_by)))
         make = functools.partial(gymnasium.make_vec, target, num_envs, "vector_entry_point")
-        envs = made_in(order.context, make, kwargs)
+        envs = made_in(request.context, make, kwargs)
     elif is_vector_class(target) or takes_num_envs(target):
         check_kwargs(target, kwargs)
         restore_scripts(target)
-        num_envs = order.num_envs * max(1, len(agents_of(target)))
-        envs = made_in(order.context, functools.partial(target, num_envs=num_envs), kwargs)
-        _check_returned(envs, num_envs, order.name)
+        num_envs = request.num_envs * max(1, len(agents_of(target)))
+        envs = made_in(request.context, functools.partial(target, num_envs=num_envs), kwargs)
+        _check_returned(envs, num_envs, request.name)
     else:
         raise EngineUnavailable("it isn't a VectorEnv class and has no vector entry point")
-    if agents_of(envs) and envs.num_envs != order.num_envs * len(agents_of(envs)):
+    if agents_of(envs) and envs.num_envs != request.num_envs * len(agents_of(envs)):
         envs.close()
         raise EngineUnavailable(
             f"its agents are {', '.join(agents_of(envs))}, of which {num_envs} columns hold no "
-            f"{order.num_envs} games: the class (or the function registered as "
+            f"{request.num_envs} games: the class (or the function registered as "
             "vector_entry_point) needs the attribute agents, and to take num_envs as columns"
         )
     try:
-        envs = next_step(envs, order.name)
+        envs = next_step(envs, request.name)
     except ConfigError as error:
         envs.close()
         raise EngineUnavailable(str(error)) from error
     if atari.is_vector(target) and kwargs.get("life_loss_info"):
         envs = atari.LivesAsEpisodes(envs)
-    envs = with_vector_masks(envs, order.name)
-    check_first_steps(envs, order.name, order.checked_steps)
+    envs = with_vector_masks(envs, request.name)
+    check_first_steps(envs, request.name, request.checked_steps)
     return envs
 
 
@@ -101,9 +101,9 @@ def _check_returned(envs: Any, num_envs: int, name: str) -> None:
     raise EngineUnavailable(f"it returned {type(envs).__name__}, which isn't a VectorEnv")
 
 
-def _envpool(order: VectorEnvRequest) -> VectorEnv:
-    target = order.target
-    _check_unwrapped(order)
+def _envpool(request: VectorEnvRequest) -> VectorEnv:
+    target = request.target
+    _check_unwrapped(request)
     if not isinstance(target, EnvSpec):
         raise EngineUnavailable("envpool makes environments by id only")
     if not extras.is_installed("envpool"):
@@ -117,55 +117,55 @@ def _envpool(order: VectorEnvRequest) -> VectorEnv:
     if target.max_episode_steps is not None:
         settings["max_episode_steps"] = target.max_episode_steps
     try:
-        envs = EnvPool(target.id, order.num_envs, order.seed, {**settings, **order.kwargs})
+        envs = EnvPool(target.id, request.num_envs, request.seed, {**settings, **request.kwargs})
     except ConfigError as error:
         raise EngineUnavailable(str(error)) from error
-    check_first_steps(envs, order.name, order.checked_steps)
+    check_first_steps(envs, request.name, request.checked_steps)
     return envs
 
 
-def _sync(order: VectorEnvRequest) -> VectorEnv:
+def _sync(request: VectorEnvRequest) -> VectorEnv:
     made = list[gymnasium.Env]()
 
     def create_next(create: Callable[[], gymnasium.Env]) -> gymnasium.Env:
         env = create()
         if made:
-            check_alike(order.name, made[0], env, len(made))
+            check_alike(request.name, made[0], env, len(made))
         made.append(env)
         return env
 
-    each = numbered(creator(order), order.num_envs)
+    each = numbered(creator(request), request.num_envs)
     several = [functools.partial(create_next, create) for create in each]
     try:
         envs = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     except (*REASONS, HeadraceError):
         raise
     except Exception as error:  # the user's environment may raise anything
-        if not 0 < len(made) < order.num_envs:
+        if not 0 < len(made) < request.num_envs:
             raise
         for env in made:
             env.close()
         raise EnvironmentFault(
-            f"only {len(made)} instances of {order.name} can be made in a process, not "
-            f"{order.num_envs} "
+            f"only {len(made)} instances of {request.name} can be made in a process, not "
+            f"{request.num_envs} "
             f"({type(error).__name__}: {' '.join(str(error).split())}): give "
             f"{setting('envs_per_actor', str(len(made)))}, a larger num_actors and at most that "
             "many evaluation episodes, or use hr.env_context().index to give each environment its "
             "own port or file"
         ) from error
     if spec := envs.metadata.get(GAME):  # a reward for each agent
-        envs._rewards = np.zeros((order.num_envs, len(spec.agents)))
+        envs._rewards = np.zeros((request.num_envs, len(spec.agents)))
     return take_any_infos(envs)
 
 
-def _async(order: VectorEnvRequest) -> VectorEnv:
-    create = creator(order)
-    return take_any_infos(Processes(create, order.num_envs, order.name, seed=order.seed))
+def _async(request: VectorEnvRequest) -> VectorEnv:
+    create = creator(request)
+    return take_any_infos(Processes(create, request.num_envs, request.name, seed=request.seed))
 
 
-def _threads(order: VectorEnvRequest) -> VectorEnv:
+def _threads(request: VectorEnvRequest) -> VectorEnv:
     try:
-        return take_any_infos(Threads(creator(order), order.num_envs, order.name))
+        return take_any_infos(Threads(creator(request), request.num_envs, request.name))
     except EnvironmentFault as fault:
         if isinstance(fault.__cause__, (*REASONS, ConfigError)):
             raise fault.__cause__ from None
@@ -190,7 +190,7 @@ def in_columns(envs: VectorEnv) -> VectorEnv:
     return GameVector(envs, spec)
 
 
-def _check_unwrapped(order: VectorEnvRequest) -> None:
-    if order.wrappers:
-        names = ", ".join(wrap.name for wrap in order.wrappers)
+def _check_unwrapped(request: VectorEnvRequest) -> None:
+    if request.wrappers:
+        names = ", ".join(wrap.name for wrap in request.wrappers)
         raise EngineUnavailable(f"it steps all environments at once, and {names} wraps one")

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, Protocol
 import cloudpickle
 
 from headrace import errors
-from headrace.envs.contract import leave_bounds_to_first_actor
 from headrace.envs.env_pickling import pickled_env
 from headrace.envs.names import Tasks, env_name
 from headrace.envs.probe import Probe, look_at, probe
@@ -183,7 +182,6 @@ def _answer(functions: dict[str, Any], request: bytes) -> bytes:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            leave_bounds_to_first_actor()
             env, function, *args = cloudpickle.loads(request)
             result = functions[function](env, *args)
         answer = _Answer(replace(result, env=None) if isinstance(result, Probe) else result)

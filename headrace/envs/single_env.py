@@ -53,13 +53,13 @@ class VectorEnvRequest:
         return env_name(self.target)
 
 
-def creator(order: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
+def creator(request: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
     """Return a factory of single environments whose first steps are checked.
 
     Raises:
-        Unavailable: there is no single environment, or it doesn't take the kwargs.
+        EngineUnavailable: there is no single environment, or it doesn't take the kwargs.
     """
-    target, kwargs = order.target, order.kwargs
+    target, kwargs = request.target, request.kwargs
     if isinstance(target, EnvSpec):
         if target.entry_point is None:
             raise EngineUnavailable("no single environment is registered under its id")
@@ -79,8 +79,8 @@ def creator(order: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
         own = kwargs
         make = functools.partial(target, num_envs=1) if takes_num_envs(target) else target
     check_kwargs(target.entry_point if isinstance(target, EnvSpec) else target, own)
-    rest = order.wrappers, order.name, order.checked_steps
-    return Creator(functools.partial(_create_one, make, kwargs, *rest), order.context)
+    rest = request.wrappers, request.name, request.checked_steps
+    return Creator(functools.partial(_create_one, make, kwargs, *rest), request.context)
 
 
 def _agents_in(entry: Any) -> tuple[str, ...]:

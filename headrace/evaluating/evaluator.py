@@ -22,7 +22,7 @@ import cloudpickle
 from headrace.config import Config
 from headrace.config.eval_envs import resolved
 from headrace.envs.changes import EnvChange
-from headrace.envs.contract import leave_bounds_to_first_actor
+from headrace.envs.contract import ignore_bounds_warnings
 from headrace.envs.names import Tasks
 from headrace.errors import ChangeFailed, WorkerFailed
 from headrace.evaluation import Evaluation, evaluate
@@ -294,7 +294,7 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
         arguments, processors, in_both_modes = cloudpickle.loads(pickled)
         set_affinity(processors)
         if list(arguments) == [""]:  # the environment of the actors
-            leave_bounds_to_first_actor()
+            ignore_bounds_warnings()
         evaluation = evaluate_all(
             arguments, lambda line: pipe.send(("line", line)), beat, in_both_modes
         )

@@ -204,7 +204,8 @@ def _smaller(config: Config, share: float) -> Iterator[tuple[dict[str, int], Con
     """
     algo: Any = config.algo
     unit, whole = config.rollout_steps, config.rollouts_per_update
-    most = {"max_lag": -(-config.total_steps // config.resolved_batch_size)}  # a larger one is cut
+    one = config.per_learner
+    most = {"max_lag": one.num_credits // one.rollouts_per_update}  # a larger one is lowered
     for name in ("replay_capacity", "buffer_size", "max_lag"):
         count = getattr(algo, name, 1)
         for n in _counts(min(count, most.get(name, count)), share):

@@ -42,7 +42,7 @@ def check_fields(settings: Any, prefix: str = "") -> None:
     for name, kinds, default in _fields(cls):
         given = value = getattr(settings, name)
         for kind in kinds:
-            value = _checked(prefix + name, kind, value, default)
+            value = _checked(prefix + name, kind, given, default)
         if value is not given:
             object.__setattr__(settings, name, value)  # the dataclass may be frozen
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import pickle
 import warnings
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,7 @@ from worlds import CountingEnv, CountingVectorEnv
 
 import headrace as hr
 import headrace.trainer.learner_actors
-from headrace.envs.context import env_context
+from headrace.actors.actor import warn_once_per_run
 from headrace.envs.contract import check_first_steps
 from headrace.envs.make import make_vec, opened
 from headrace.envs.probe import probe
@@ -168,30 +168,30 @@ def test_bounds_that_do_not_hold_are_told_once_and_survived():
         probe(Odd, "auto", {"step": np.full(3, 1.00001)}, 0)
 
 
-class Noting(Odd):
-    """Writes process, role, and whether the process ignores values outside their bounds."""
-
-    def __init__(self, file):
-        super().__init__()
-        words = [one[1].pattern for one in warnings.filters if one[1] is not None]
-        ignores = any("beyond the bounds" in text for text in words)
-        with open(file, "a") as notes:
-            notes.write(f"{os.getpid()} {env_context().role} {ignores}\n")
-
-
-def test_one_process_of_a_run_warns_about_bounds_that_do_not_hold(tiny, tmp_path):
+def test_a_run_warns_here_about_bounds_that_do_not_hold(tiny):
+    kwargs = {"step": np.full(3, 7.0, np.float32).tolist()}
     evaluated = {"eval_episodes": 1, "eval_max_steps": 9}
-    kwargs = {"file": str(tmp_path / "notes")}
-    config = tiny(env=Noting, env_kwargs=kwargs, algo=hr.A2C(), num_actors=2, **evaluated)
-    with hr.Trainer(config, notify=str) as trainer:
-        list(trainer)
-        trainer.finish(draw=False)
-    lines = set((tmp_path / "notes").read_text().splitlines())
-    found = sorted(line.split()[1:] for line in lines if int(line.split()[0]) != os.getpid())
-    assert [one for one in found if one[0] == "train"] == [["train", "False"], ["train", "True"]]
-    assert {tuple(one) for one in found if one[0] != "train"} == {
-        ("eval", "True"), ("probe", "True")
-    }  # fmt: skip
+    config = tiny(env=Odd, env_kwargs=kwargs, algo=hr.A2C(), num_actors=2, **evaluated)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with hr.Trainer(config) as trainer:
+            list(trainer)
+            trainer.finish(draw=False)
+    here = [one for one in caught if "beyond the bounds" in str(one.message)]
+    assert len(here) == 1
+
+
+def test_one_actor_of_each_task_warns_about_bounds():
+    def warns(actor: int, generation: int = 0) -> bool:
+        spec = SimpleNamespace(first_actor=1, num_tasks=2)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warn_once_per_run(spec, actor - spec.first_actor, generation)
+            warnings.warn("Odd returns observations beyond the bounds of their space", stacklevel=1)
+        return bool(caught)
+
+    assert [warns(actor) for actor in range(1, 4)] == [True, False, False]
+    assert not warns(1, generation=1)
 
 
 def test_the_first_step_takes_an_action_that_the_mask_allows():

@@ -310,7 +310,7 @@ def test_every_architecture_is_a_config_that_headrace_accepts(benchmark, network
 def test_no_waiting_environment_waits_for_the_learner(benchmark, slow):
     waiting = benchmark("waiting")
     args = waiting.Args()
-    config = waiting.config_of(args, waiting.Waiting, "claim" if slow else "", 1, "unused")
+    config = waiting.config_of(args, waiting.Waiting, "claim" if slow else "", 10**6, "unused")
     assert config.num_actors * config.envs_per_actor == args.num_envs == 512
     assert config.num_credits >= 2 * config.num_actors
     assert config.algo.steps_per_batch == 1

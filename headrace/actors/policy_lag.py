@@ -16,8 +16,7 @@ def num_credits(algo: Hyperparameters, sizes: Sizes, total_steps: int | None = N
     With gradients computed in actors, the limit is rounded up to equally many per actor.
 
     Args:
-        total_steps: steps of the run. A larger limit than the whole run and one more update needs
-            is useless, and lowered.
+        total_steps: steps of the run; the limit is at most what it and one more update need.
     """
     max_lag, waiting = algo.max_lag, sizes.batch_steps // sizes.rollout_steps
     if total_steps is not None:

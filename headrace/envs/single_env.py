@@ -57,7 +57,8 @@ def creator(request: VectorEnvRequest) -> Callable[[], gymnasium.Env]:
     """Return a factory of single environments whose first steps are checked.
 
     Raises:
-        EngineUnavailable: there is no single environment, or it doesn't take the kwargs.
+        EngineUnavailable: the id is registered for vector environments alone, or its
+            environment doesn't accept the kwargs.
     """
     target, kwargs = request.target, request.kwargs
     if isinstance(target, EnvSpec):

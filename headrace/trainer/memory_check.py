@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium
@@ -206,8 +206,9 @@ def _smaller(config: Config, share: float) -> Iterator[tuple[dict[str, int], Con
     unit, whole = config.rollout_steps, config.rollouts_per_update
     one = config.per_learner
     most = {"max_lag": one.num_credits // one.rollouts_per_update}  # a larger one is lowered
+    free = {field.name for field in fields(algo) if field.init}  # a custom algorithm may fix some
     for name in ("replay_capacity", "buffer_size", "max_lag"):
-        count = getattr(algo, name, 1)
+        count = getattr(algo, name) if name in free else 1
         for n in _counts(min(count, most.get(name, count)), share):
             yield from _valid({name: n}, config, algo=replace(algo, **{name: n}))
     for n in _counts(whole, share):

@@ -297,6 +297,13 @@ def test_processor_time_tells_what_is_slow_on_a_crowded_machine(learner, setting
     assert names(rows(**SLOW | CROWDED | few)) == []
 
 
+@pytest.mark.parametrize(("speed", "found"), [(4000.0, []), (400.0, ["environment-slow"])])
+def test_steps_that_wait_for_the_other_actors_of_the_run_are_not_slow(speed, found):
+    full = {"cores/own": 2.0, "cores/other": 0.0, "cores/idle": 0.0, "cores/learner": 0.3}
+    busy = SLOW | full | {"utilisation/actor": 0.99, "charts/SPS": speed}
+    assert names(rows(**busy), {"num_actors": 16}) == found
+
+
 def test_figures_are_judged_while_the_learning_rate_is_high():
     falls = {"charts/learning_rate": lambda i: 1e-3 * (1 - i / 20)}
     late = falls | {"losses/approx_kl": lambda i: 0.2 if i < 12 else 0.001}

@@ -96,6 +96,19 @@ def test_what_does_not_fit_is_refused_with_a_value_that_does(settings, name, mon
     assert 0.6 * 0.9 * 0.5 * most < nearest < most
 
 
+@dataclasses.dataclass(frozen=True)
+class FixedLag(hr.APPO):
+    max_lag: int = dataclasses.field(default=4, init=False)
+
+
+def test_a_lag_that_an_algorithm_fixes_is_not_suggested(monkeypatch):
+    config, policy = made(algo=FixedLag(), batch_size=128 * 64)
+    free = memory_check.needed(config, policy) // 2
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: free)
+    with pytest.raises(NoRoom, match=r"^batch_size=8192 .*nearest: \d+"):
+        memory_check.check_room(config, policy)
+
+
 def test_rollouts_too_long_for_memory_are_refused_with_a_length_that_fits(monkeypatch):
     settings = {"num_actors": 1, "fragment_length": 2**20, "batch_size": None, "algo": hr.PPO()}
     config, policy = made(**settings)
@@ -307,7 +320,7 @@ def test_the_limit_of_open_files_is_raised_where_actors_need_it(limits):
 
 def test_more_actors_than_files_can_be_open_for_are_refused(limits):
     limits[:] = 256, 1024
-    with pytest.raises(ConfigError, match=r"^num_actors=200 needs 1328 open files .* nearest: 149"):
+    with pytest.raises(ConfigError, match=r"^num_actors=200 needs 1328 open files .*nearest: 149"):
         memory_check.check_files(made(**CROWD)[0])
     memory_check.check_files(made(**CROWD | {"num_actors": 149})[0])
     assert limits == [1024, 1024]

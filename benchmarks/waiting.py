@@ -158,7 +158,7 @@ def config_of(args: Args, env: Any, claim: str, total_steps: int, run_dir: str) 
 
 def acting(args: Args, env: Any, claim: str, folder: str) -> float:
     """Return steps per second of the actors alone, with discarded rollouts."""
-    config = config_of(args, env, claim, 1, folder)
+    config = config_of(args, env, claim, 10**9, folder)  # a short run has fewer rollouts in flight
     policy = hr.Policy(Waiting.observation_space, Waiting.action_space, config.network)
     source = RolloutSource(config.actor_spec(resolve(env), policy), print)
     source.publish(policy, 0, 0)

@@ -202,7 +202,9 @@ def measure(case: Case) -> dict[str, Any]:
         if hosts:
             stack.enter_context(joined(hosts * case["num_envs"]))
         config = config_of(case, f"{folder}/run")
-        trainer = hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
+        trainer = hr.Trainer(
+            config, notify=lambda text: print(text, file=sys.stderr), handle_signals=False
+        )
         for result in stack.enter_context(contextlib.closing(trainer)):
             first_s = result.seconds if first_s is None else first_s
             if begin is None:

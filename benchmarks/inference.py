@@ -134,7 +134,9 @@ def measure(case: Case) -> dict[str, Any]:
     begin, lags = None, []
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(case, f"{folder}/run")
-        with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
+        with contextlib.closing(
+            hr.Trainer(config, notify=lambda text: None, handle_signals=False)
+        ) as trainer:
             expected = foreseen(trainer.config, trainer)
             for result in trainer:
                 if begin is None and result.updates >= case["warm_up_updates"]:

@@ -112,7 +112,7 @@ def first_snapshots(config: hr.Config, count: int) -> hr.Config:
 def trained(config: hr.Config, seconds: float) -> float:
     """Return steps per second after the first update of a run that stops after ``seconds``."""
     with contextlib.closing(
-        hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
+        hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr), handle_signals=False)
     ) as trainer:
         end = None
         for _ in trainer:

@@ -132,7 +132,9 @@ def run(config: hr.Config, seconds: float) -> Measured:
     begun: Any = None
     lags: list[tuple[float, int]] = []
     warm_s, updates = math.inf, 0
-    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
+    with contextlib.closing(
+        hr.Trainer(config, notify=lambda text: None, handle_signals=False)
+    ) as trainer:
         for result in trainer:
             now = time.perf_counter()
             if begun is not None:

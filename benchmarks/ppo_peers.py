@@ -94,7 +94,9 @@ def headrace_rate(case: Case, seconds: float, num_actors: int) -> float:
             run_dir=f"{folder}/run",
             eval_episodes=0,
         )
-        trainer = hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
+        trainer = hr.Trainer(
+            config, notify=lambda text: print(text, file=sys.stderr), handle_signals=False
+        )
         with contextlib.closing(trainer):
             ends = None
             for _ in trainer:

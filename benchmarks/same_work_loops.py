@@ -40,7 +40,9 @@ def headrace_rate(work: Any, seconds: float, algo: str, num_actors: int) -> floa
             run_dir=f"{folder}/run",
             eval_episodes=0,
         )
-        trainer = hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
+        trainer = hr.Trainer(
+            config, notify=lambda text: print(text, file=sys.stderr), handle_signals=False
+        )
         with contextlib.closing(trainer):
             ends = None
             for _ in trainer:

@@ -101,7 +101,9 @@ def measure_headrace(env_id: str, engine: str, algo: str, steps: int, **settings
             **({"fragment_length": ceiling.FRAGMENT_LENGTH} | settings),
         )
         with contextlib.closing(
-            hr.Trainer(config, notify=lambda text: print(text, file=sys.stderr))
+            hr.Trainer(
+                config, notify=lambda text: print(text, file=sys.stderr), handle_signals=False
+            )
         ) as trainer:
             for _ in trainer:
                 pass

@@ -80,7 +80,9 @@ def trained(config: Any) -> Iterator[Any]:
     """Create a trainer and run its first updates. Return it with its results."""
     import headrace as hr
 
-    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
+    with contextlib.closing(
+        hr.Trainer(config, notify=lambda text: None, handle_signals=False)
+    ) as trainer:
         results = iter(trainer)
         while next(results).updates < 3:
             pass

@@ -186,7 +186,9 @@ def training(args: Args, env: Any, claim: str, folder: str) -> float:
     first_round = round_steps - round_steps // (2 * args.num_actors)  # cut rollouts are shorter
     config = config_of(args, env, claim, (1 + args.rounds) * round_steps, folder)
     begin: tuple[int, float] | None = None
-    with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
+    with contextlib.closing(
+        hr.Trainer(config, notify=lambda text: None, handle_signals=False)
+    ) as trainer:
         for result in trainer:
             if begin is None and result.env_steps >= first_round:
                 begin = result.env_steps, time.monotonic()

@@ -70,7 +70,7 @@ def returns(config: hr.Config) -> dict[str, float]:
         actor.ActorLearner = LateActorLearner  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         config = dataclasses.replace(config, run_dir=f"{folder}/run")
-        with hr.Trainer(config, notify=lambda line: None) as trainer:
+        with hr.Trainer(config, notify=lambda line: None, handle_signals=False) as trainer:
             for _ in trainer:
                 pass
             summary = trainer.finish()

@@ -53,7 +53,9 @@ def _example(case: Case) -> dict[str, Any]:
     norms, last, curve = [], None, []
     with tempfile.TemporaryDirectory() as folder:
         config = dataclasses.replace(example_config(case), run_dir=f"{folder}/run")
-        with contextlib.closing(hr.Trainer(config, notify=lambda text: None)) as trainer:
+        with contextlib.closing(
+            hr.Trainer(config, notify=lambda text: None, handle_signals=False)
+        ) as trainer:
             for last in trainer:
                 norms += [] if last.grad_norm is None else [last.grad_norm]
                 if last.episode_return is not None:

@@ -335,3 +335,13 @@ def test_acting_in_actors_and_in_one_process_are_compared(benchmark, tmp_path, c
     assert [row["inference"] for row in rows] == ["actor", "shared"]
     assert all(float(row["sps"]) > 0 and float(row["cpu_ms"]) > 0 for row in rows)
     assert all(row["auto"] in inference.KINDS and float(row["ceiling"]) > 0 for row in rows)
+
+
+def test_an_interrupted_training_of_a_benchmark_is_no_measurement():
+    """By default, a Trainer's loop ends at Ctrl-C as at the end of its run."""
+    files = (Path(__file__).parents[2] / "benchmarks").rglob("*.py")
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+    trainers = {name: text for name, text in texts.items() if "hr.Trainer(" in text}
+    assert len(trainers) > 10
+    stops = ("handle_signals=False", "trainer.interrupted", "the run was not evaluated")
+    assert [name for name, text in trainers.items() if not any(s in text for s in stops)] == []

@@ -31,9 +31,9 @@ from headrace.actors.restarts import last_words
 from headrace.actors.spec import ActorSpec, Memory
 from headrace.actors.synchronous import ActingPolicy, Cut
 from headrace.actors.weight_sync import Follower
+from headrace.envs.bounds_warnings import ignore_bounds_warnings
 from headrace.envs.changes import EnvChange, apply
 from headrace.envs.context import EnvContext
-from headrace.envs.contract import ignore_bounds_warnings
 from headrace.envs.info_metrics import InfoMetrics
 from headrace.envs.make import env_seed, make_vec
 from headrace.envs.names import env_name, env_of

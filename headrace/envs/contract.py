@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import VectorEnv
 
+from headrace.envs.bounds_warnings import brief, warn_beyond
 from headrace.errors import EnvironmentFault
 from headrace.processes import torch_defaults_kept
 from headrace.spaces.agreement import same_space
@@ -20,7 +20,6 @@ from headrace.spaces.walk import Path, parts, place
 
 CHECKED_STEPS = 100
 
-_BEYOND = "beyond the bounds of their space"
 _STEP = "(observation, reward, terminated, truncated, info)"
 _RESET = "(observation, info)"
 
@@ -164,8 +163,8 @@ class Contract:
             now = getattr(self._env, kind, None)
             if now is not first and not (now is not None and same_space(first, now)):
                 raise EnvironmentFault(
-                    f"{self._name} changed its {kind} in reset from {_brief(first)} to "
-                    f"{_brief(now)}: spaces must stay the same in every episode"
+                    f"{self._name} changed its {kind} in reset from {brief(first)} to "
+                    f"{brief(now)}: spaces must stay the same in every episode"
                 )
 
     def _fault(self, method: str, came: str, remedy: str) -> EnvironmentFault:
@@ -192,7 +191,7 @@ class Contract:
         if array is None or array.dtype.kind not in "biuf" or array.size <= self._count:
             return
         each = f" for each of {self._count} environments" if batch else ""
-        of = "" if self._reward_space is None else f", of the space {_brief(self._reward_space)},"
+        of = "" if self._reward_space is None else f", of the space {brief(self._reward_space)},"
         kind = "gymnasium.wrappers.vector" if batch else "gymnasium.wrappers"
         axis = "r.sum(-1)" if batch else "float(r.sum())"
         raise self._fault(
@@ -245,7 +244,7 @@ class Contract:
     def _misfit(
         self, method: str, space: gymnasium.Space, came: str, path: Path, remedy: str
     ) -> EnvironmentFault:
-        came = f"{came} as its observation{place(path)}, which should be in {_brief(space)}"
+        came = f"{came} as its observation{place(path)}, which should be in {brief(space)}"
         return self._fault(method, came, remedy)
 
     def _check_leaf(self, method: str, space: Any, value: Any, path: Path) -> None:
@@ -268,26 +267,10 @@ class Contract:
             came = f"{array[tuple(where)]} in its observation{where or ''}{place(path)}"
             raise self._fault(method, came, "return finite numbers")
         if isinstance(space, Box):
-            _warn_beyond(self._name, space, array, path)
+            warn_beyond(self._name, space, array, path)
         elif not space.contains(array.astype(space.dtype)):
             remedy = "keep within the space, or make it larger"
             raise self._misfit(method, space, _shown(value), path, remedy)
-
-
-def ignore_bounds_warnings() -> None:
-    """Ignore values outside their bounds in this process: another one warns about them."""
-    warnings.filterwarnings("ignore", f".* {_BEYOND}", UserWarning)
-
-
-def _warn_beyond(name: str, space: Box, array: np.ndarray, path: Path) -> None:
-    """Warn once per process about values outside their bounds; training continues."""
-    slack = 1e-4 * np.maximum(1.0, np.abs(array)) if array.dtype.kind == "f" else 0
-    if ((array < space.low - slack) | (array > space.high + slack)).any():
-        warnings.warn(
-            f"{name} returns observations{place(path)} {_BEYOND}, {_brief(space)}: "
-            "correct the bounds of the space, or remove them",
-            stacklevel=2,
-        )
 
 
 def _array(value: Any) -> np.ndarray | None:
@@ -295,12 +278,6 @@ def _array(value: Any) -> np.ndarray | None:
         return np.asarray(value)
     except (RuntimeError, TypeError, ValueError):  # ragged lists, tensors with gradients
         return None
-
-
-def _brief(space: gymnasium.Space) -> str:
-    """Format a space in one line."""
-    text = " ".join(str(space).split())
-    return text if len(text) < 120 else text[:117] + "..."
 
 
 def _shown(value: Any) -> str:

@@ -17,6 +17,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
+from headrace.envs.bounds_warnings import bounds_warnings_ignored, ignore_bounds_warnings
 from headrace.envs.changes import EACH, EnvChange, change_one
 from headrace.envs.context import numbered
 from headrace.errors import ConfigError, EnvironmentFault, EnvironmentLost, HeadraceError
@@ -78,7 +79,7 @@ class Processes(AsyncVectorEnv):
                     [functools.partial(_changeable, one, name) for one in each],
                     copy=False,
                     context=process_context().get_start_method(),
-                    worker=functools.partial(_serve, seed),
+                    worker=functools.partial(_serve, seed, not bounds_warnings_ignored()),
                     autoreset_mode=AutoresetMode.NEXT_STEP,
                 )
         except BaseException as error:
@@ -201,11 +202,17 @@ class _SeedingPipe:
 
 
 def _serve(
-    seed: int, index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any
+    seed: int, warns: bool, index: int, env_fn: Callable[[], gymnasium.Env], pipe: Any, *rest: Any
 ) -> None:
-    """Run Gymnasium's worker loop in the process of one environment."""
+    """Run Gymnasium's worker loop in the process of one environment.
+
+    Args:
+        warns: let the first environment warn about observations beyond their bounds.
+    """
     mark = new_mark()
     become_child(mark)
+    if index or not warns:
+        ignore_bounds_warnings()
     parent_pipe, shared_memory, error_queue, *others = rest
     seed_global_generators(seed, "environment", index)
 

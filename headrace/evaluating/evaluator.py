@@ -21,8 +21,8 @@ import cloudpickle
 
 from headrace.config import Config
 from headrace.config.eval_envs import resolved
+from headrace.envs.bounds_warnings import ignore_bounds_warnings
 from headrace.envs.changes import EnvChange
-from headrace.envs.contract import ignore_bounds_warnings
 from headrace.envs.names import Tasks
 from headrace.errors import ChangeFailed, WorkerFailed
 from headrace.evaluation import Evaluation, evaluate

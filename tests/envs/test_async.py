@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from contextlib import contextmanager
 from multiprocessing import connection
 
@@ -12,10 +13,11 @@ import gymnasium
 import numpy as np
 import psutil
 import pytest
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from worlds import CountingEnv, FaultyEnv, SpaceIdentityEnv
 
 from headrace.envs import make_vec
+from headrace.envs.bounds_warnings import bounds_warnings_ignored, ignore_bounds_warnings
 from headrace.envs.processes import Processes
 from headrace.errors import EnvironmentFault
 from headrace.ops import tree
@@ -78,6 +80,25 @@ def test_infos_of_masks_match_those_of_the_sync_engine(engine):
     assert infos[0].keys() == infos[1].keys() == {"action_mask", "_action_mask"}
     for key in infos[0]:
         assert np.array_equal(infos[0][key], infos[1][key])
+
+
+class Ignoring(gymnasium.Env):
+    """Observes whether its process ignores values outside their bounds."""
+
+    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([bounds_warnings_ignored()], np.float32), {}
+
+
+@pytest.mark.parametrize(("parent", "ignored"), [(False, [0, 1, 1]), (True, [1, 1, 1])])
+def test_at_most_one_process_warns_about_bounds(parent, ignored):
+    with warnings.catch_warnings():
+        if parent:
+            ignore_bounds_warnings()
+        with opened(Ignoring, 3, "async") as envs:
+            observations, _ = envs.reset(seed=0)
+    assert observations[:, 0].tolist() == ignored
 
 
 def test_auto_never_chooses_it():
@@ -177,6 +198,7 @@ SCRIPT = """
 import sys, time
 import numpy as np
 from headrace.envs import make_vec
+from headrace.envs.bounds_warnings import bounds_warnings_ignored, ignore_bounds_warnings
 from worlds import CountingEnv, FaultyEnv
 print("the script runs", flush=True)
 class Mine(CountingEnv):
@@ -226,6 +248,7 @@ def test_it_works_inside_a_daemonic_process(tmp_path, start):
     (tmp_path / "script.py").write_text("""
 import multiprocessing
 from headrace.envs import make_vec
+from headrace.envs.bounds_warnings import bounds_warnings_ignored, ignore_bounds_warnings
 from worlds import CountingEnv
 def child():
     envs = make_vec(CountingEnv, 2, "async")

@@ -61,7 +61,7 @@ class Args:
     exploration_fraction: float = 0.2
     """Fraction of all steps over which epsilon falls from 1 to `end_epsilon`."""
     end_epsilon: float = 0.02
-    """Probability of a random action after that."""
+    """Final probability of a random action."""
     eval_episodes: int = 20
     """Episodes of the final evaluation."""
 
@@ -85,7 +85,7 @@ class QNetwork(nn.Module):
         return self.layers(obs)
 
     def distribution(self, obs: Tensor) -> Categorical:
-        """Return the action distribution, which also measures the policy divergence of workers."""
+        """Return the action distribution. ClusterEnv measures policy divergence with it."""
         value = self(obs)
         greedy = nn.functional.one_hot(value.argmax(-1), value.shape[-1])
         return Categorical(probs=(1 - self.epsilon) * greedy + self.epsilon / value.shape[-1])

@@ -77,7 +77,7 @@ class Agent(nn.Module):
         super().__init__()
         self.actor = perceptron(num_inputs, num_actions, last_gain=0.01)
         self.critic = perceptron(num_inputs, 1, last_gain=1.0)
-        self.normalizer, self.popart = Normalizer(num_inputs), PopArt()  # for any scale
+        self.normalizer, self.popart = Normalizer(num_inputs), PopArt()  # for any scale of data
 
     def distribution(self, obs: Tensor) -> Categorical:
         """Return the action distribution of observations ``[..., num_inputs]``."""
@@ -134,7 +134,7 @@ def gae(
 def learn(
     agent: Agent, optimizer: torch.optim.Optimizer, data: dict[str, Tensor], args: Args
 ) -> dict[str, float]:
-    """Update the agent with ``n`` valid steps. Return metrics of the last minibatch."""
+    """Train on valid steps ``[n, ...]``. Return metrics of the last minibatch."""
     num_steps = len(data["obs"])
     for _ in range(args.update_epochs):
         for index in torch.randperm(num_steps).tensor_split(args.num_minibatches):
@@ -241,7 +241,7 @@ def main(args: Args) -> None:
     next_obs, _ = envs.reset(seed=args.seed)
     ended = np.zeros(envs.num_envs, bool)
     episode_return, latest = np.zeros(envs.num_envs), deque(maxlen=100)
-    targets = MovingMoments(0.1)  # of the value targets
+    targets = MovingMoments(0.1)  # moments of the value targets
     steps, update, began = 0, 0, time.perf_counter()
     while steps < args.total_steps:
         optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - steps / args.total_steps)

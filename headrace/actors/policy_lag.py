@@ -13,10 +13,11 @@ from headrace.validation import ranges
 def num_credits(algo: Hyperparameters, sizes: Sizes, total_steps: int | None = None) -> int:
     """Return the in-flight limit of a learner in rollouts: ``(max_lag + 1) * R``.
 
-    With gradients computed in actors, the limit is rounded up to equally many per actor.
+    With gradients computed in actors, the limit is rounded up to a multiple of their number.
 
     Args:
-        total_steps: steps of the run; the limit is at most what it and one more update need.
+        total_steps: steps of the run. The limit never exceeds the rollouts of the run and of one
+            more update.
     """
     max_lag, waiting = algo.max_lag, sizes.batch_steps // sizes.rollout_steps
     if total_steps is not None:

@@ -31,7 +31,7 @@ from headrace.transport.weights import WeightSink, WeightStore
 from headrace.types import Rollout
 
 _POLL_S = 0.5
-_PATIENT_S = 20.0  # until a line about actors that have delivered nothing
+_PATIENT_S = 20.0  # time before a message that actors have delivered nothing
 Taken: TypeAlias = tuple[int, Header, Rollout]  # slot, and views of it
 
 
@@ -102,7 +102,7 @@ class RolloutSource:
     ) -> None:
         self._notify, self._timeout_s = notify, spec.settings.actor_timeout_s
         self._leads = spec.rank == 0
-        self._reports_at_s = math.inf  # time of a line about actors that start slowly
+        self._reports_at_s = math.inf  # time of the message that actors start slowly
         self.num_tasks = spec.num_tasks
         self._spec: ActorSpec | None = None  # of actors in this process
         self._actors: list[Actor] = []
@@ -224,7 +224,7 @@ class RolloutSource:
         return [(s, self._slots.header(s), Rollout(**self._slab.trees[s])) for s in slots]
 
     def _report_slow_start(self) -> None:
-        """Report once that the first rollouts take long."""
+        """Report once that actors are slow to deliver their first rollouts."""
         if running_s() < self._reports_at_s:
             return
         self._reports_at_s = math.inf

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.evaluation import Evaluation
     from headrace.nn.multi_policy import AnyPolicy
 
-    # Seed, env_kwargs, engine, deterministic and limits, as in record_video.
+    # seed, env_kwargs, engine, deterministic and limits, in the order of record_video
     _How: TypeAlias = tuple[int, dict[str, Any], str, bool, Limits]
 
 __all__ = ["doctor", "evaluate", "league", "play", "plot", "references", "report", "score", "watch"]

@@ -255,8 +255,8 @@ class ClusterEnv(VectorEnv):
 
         Workers continue while a rollout is used, so its policy lags at least one version behind,
         and more the longer workers keep their weights. ``env_id`` holds the environments' numbers.
-        A failed worker delivers nothing and is restarted. The next call awaits and discards the
-        steps in progress when the iteration ends.
+        A failed worker delivers nothing and is restarted. Steps in progress when the iteration
+        ends are awaited and discarded by the next call.
         """
         head = self._ready("collect_async")
         self._forbid_ahead("collect_async", "use step(agent)")

@@ -185,7 +185,8 @@ class ClusterHead:
     def stream(self, agent: Any, num_steps: int) -> Iterator[Rollout]:
         """Yield rollouts of single workers; see :meth:`ClusterEnv.collect_async`.
 
-        The next call drains what a closed generator leaves: the pipes may be closed by then.
+        A closed generator leaves its pending answers for the next call to drain, because the pipes
+        may already be closed.
         """
         self.drain()
         self._report_pending(range(self.num_workers))

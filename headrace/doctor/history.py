@@ -108,15 +108,15 @@ class History:
 
     @property
     def actor_cores(self) -> float:
-        """Mean number of cores in use by actor processes; NaN if unknown, or without any."""
+        """Mean number of cores in use by actor processes; NaN if unknown or if there are none."""
         serial = self.setting("transport", "shm") == "serial"
         return math.nan if serial else self.median("cores/own") - self.median("cores/learner")
 
     @property
     def learner_load(self) -> float:
-        """Busy share of the learner; on a crowded machine at most what it would be on free cores.
+        """Busy share of the learner; on a crowded machine, at most the estimate for free cores.
 
-        There the actors' speed would be limited by their processor time alone.
+        The estimate assumes that on free cores, only processor time limits the actors' speed.
         """
         load = self.median("utilisation/learner")
         if self.is_crowded and self.actor_cores > 0:

@@ -1,7 +1,8 @@
 """Rules about utilisation and waiting: one function per problem.
 
-See ``learning.py``. Other programs that use the cores are not a problem of the run. If no core is
-idle, rules about step times therefore use the run's processor time (:meth:`History.step_seconds`).
+See ``learning.py``. Other programs that use the cores are not a problem of the run. On a crowded
+machine, rules about step times therefore use the run's processor time
+(:meth:`History.step_seconds`). ``environment_slow`` also does if the run itself uses all cores.
 """
 
 from __future__ import annotations

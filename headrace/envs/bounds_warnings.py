@@ -15,7 +15,7 @@ _BEYOND = "beyond the bounds of their space"
 
 
 def ignore_bounds_warnings() -> None:
-    """Ignore values outside their bounds in this process: another one warns about them."""
+    """Suppress this process's warnings about values outside their bounds; another process warns."""
     warnings.filterwarnings("ignore", f".* {_BEYOND}", UserWarning)
 
 

@@ -1,4 +1,4 @@
-"""Makes the single environments of a vector environment, checked and with their wrappers."""
+"""Makes the single environments of a vector environment, with checks and wrappers."""
 
 from __future__ import annotations
 

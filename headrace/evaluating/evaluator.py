@@ -293,7 +293,7 @@ def run_evaluation(pickled: bytes, pipe: Connection) -> None:
     try:
         arguments, processors, in_both_modes = cloudpickle.loads(pickled)
         set_affinity(processors)
-        if list(arguments) == [""]:  # the environment of the actors
+        if list(arguments) == [""]:  # the same environment as in actors, which warn
             ignore_bounds_warnings()
         evaluation = evaluate_all(
             arguments, lambda line: pipe.send(("line", line)), beat, in_both_modes

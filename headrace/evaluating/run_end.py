@@ -66,7 +66,7 @@ def finish(
     evaluation are reported and don't prevent later parts.
 
     Args:
-        notify: called with a line of text about failures, and agents without any step.
+        notify: called with a line of text about failures, and about agents without any step.
         interrupt: called at Ctrl-C, which stops an evaluation in a separate process.
         draw: also ``curve.png`` and ``report.html``.
 

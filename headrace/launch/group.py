@@ -214,7 +214,7 @@ class LearnerGroup:
 
     def __iter__(self) -> Iterator[Result]:
         yield from self._results()
-        if not self._inside:  # otherwise after the evaluation
+        if not self._inside:  # otherwise __exit__ reports, after the evaluation
             report_interrupt(self, self._notify)
 
     def _results(self) -> Iterator[Result]:

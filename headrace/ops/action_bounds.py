@@ -44,5 +44,5 @@ def _beyond_bounds(means: Tensor, bounds: ActionBounds) -> StepLoss:
 
 
 def bounds_slope(outputs: Tensor, bounds: ActionBounds) -> Tensor:
-    """Return the derivative of :func:`bounds_loss` by bounded means ``[N, k]`` of outputs."""
+    """Return the derivative of :func:`bounds_loss` with respect to bounded means ``[N, k]``."""
     return _beyond_bounds(outputs[:, bounds.places], bounds).slope

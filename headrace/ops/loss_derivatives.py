@@ -40,7 +40,8 @@ def derivatives(
 ) -> LossDerivatives:
     """Compute derivatives and metrics of the loss that the terms select.
 
-    Call it without gradients. The derivative by the entropy is a constant and not included.
+    Call it with gradients disabled. The derivative with respect to the entropy is a constant, and
+    not included.
 
     Args:
         log_prob, entropy, value: ``[T, B]``, outputs of the policy.

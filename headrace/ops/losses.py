@@ -65,7 +65,7 @@ class StepLoss(NamedTuple):
 
 
 class _Sum(torch.autograd.Function):
-    """Sums the valid values, with the slopes as the gradient of x."""
+    """Sums the values of valid steps; the slopes are the gradient with respect to x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, value: Tensor, slope: Tensor, valid: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class _Sum(torch.autograd.Function):
 
 
 def summed(x: Tensor, steps: StepLoss, valid: Tensor) -> Tensor:
-    """Return the sum of valid steps, which can be differentiated by ``x``."""
+    """Return the sum over valid steps, differentiable with respect to ``x``."""
     return cast(Tensor, _Sum.apply(x, *steps, valid))
 
 
@@ -247,7 +247,7 @@ def approx_kl(log_ratio: Tensor, valid: Tensor) -> Tensor:
 
 
 def approx_kl_steps(log_ratio: Tensor) -> StepLoss:
-    """Return :func:`approx_kl` of each step."""
+    """Return each step's term of :func:`approx_kl`, and its derivative."""
     excess = log_ratio.expm1()
     return StepLoss(excess - log_ratio, excess)
 

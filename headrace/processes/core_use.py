@@ -18,7 +18,7 @@ class CoreUse(NamedTuple):
     own: float  # by this process and its descendants
     other: float  # by other programs
     idle: float
-    process: float = 0.0  # part of ``own`` that is this process's, without its descendants
+    process: float = 0.0  # part of ``own`` used by this process, without its descendants
 
 
 class CoreMeter:
@@ -45,7 +45,7 @@ class CoreMeter:
 
 
 def _seconds() -> tuple[float, ...] | None:
-    """Return the time, then seconds of busy cores, idle cores, this process tree and process."""
+    """Return the time, and seconds of busy cores, idle cores, this process tree and process."""
     with contextlib.suppress(OSError, psutil.Error, AttributeError, NotImplementedError):
         usable, busy, idle = cores(), 0.0, 0.0
         for number, times in enumerate(psutil.cpu_times(percpu=True)):

@@ -23,8 +23,8 @@ _STOPS = tuple(
 def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Turn the first Ctrl-C, SIGTERM or SIGHUP into ``stop``; a second one interrupts.
 
-    The first one stops all runs that are inside such a block.
-    Further SIGTERMs are ignored, because schedulers send several.
+    The first one stops all runs that are inside such a block. Further SIGTERMs are ignored, because
+    schedulers send several.
     The interrupt is an exception (SystemExit where the signal would end the process), so
     ``finally`` blocks run. A SIGHUP that is ignored stays ignored, as ``nohup`` requires. The other
     two are handled even if they were ignored, because background jobs of a shell ignore SIGINT.
@@ -43,7 +43,7 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
                 of_command.run_stopped = True
             for block in reversed(_blocks()):
                 block.stop()
-            stop_once()  # missing there while this block ends
+            stop_once()  # while this block ends, it is no longer in _blocks()
         elif number == signal.SIGTERM:
             return
         elif before[number] in (signal.SIG_DFL, signal.SIG_IGN):
@@ -111,7 +111,7 @@ def unblock_signals_for_children() -> None:
 
 @dataclasses.dataclass(eq=False)
 class _Block:
-    """A block that handles signals: what it has to restore, and how it stops its run."""
+    """State of a block that handles signals: what it must restore, and how it stops its run."""
 
     handlers: dict[int, Any]
     stop: Callable[[], None]
@@ -126,8 +126,8 @@ def _handled(
 
     Args:
         handle: called with a signal and the previous handlers.
-        stop: stops the run of this block. Signals that the parent process may have blocked are
-            unblocked. None: no run.
+        stop: stops the run of this block. Signals that the parent process has blocked are then
+            unblocked. None: the block has no run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -149,11 +149,11 @@ def _handled(
 
 
 def _leave(blocks: list[_Block], block: _Block) -> None:
-    """Restore what a block changed, or let others do so.
+    """Restore what a block changed, or leave that to another block.
 
-    A block may end before one that began later, if both are in generators. The next inner one then
-    restores the handlers, and the last one to end blocks signals again. A signal, or a generator
-    that is finalised in another thread, may end this with an exception.
+    In generators, a block may end before one that began later. The next inner block then restores
+    the handlers, and the last block to end blocks signals again. A signal, or finalising a
+    generator in another thread, may raise an exception here.
     """
     index = blocks.index(block)
     del blocks[index]
@@ -173,9 +173,9 @@ def _blocks() -> list[_Block]:
     """Return the blocks of :func:`_handled` in progress, outermost first.
 
     From the first call on, forked processes get the outermost SIGTERM handler back. Otherwise
-    ``multiprocessing`` could not terminate what an environment forks during a run, and would wait
-    for it forever. SIGTERM is blocked during the fork, since Python forgets signals that it has
-    caught by then.
+    ``multiprocessing`` could not terminate processes that an environment forks during a run, and
+    would wait for them forever. SIGTERM is blocked during the fork, because the child would forget
+    a signal that Python has caught but not yet handled.
     """
     blocks, masks = list[_Block](), list[Any]()
     if not hasattr(os, "register_at_fork"):

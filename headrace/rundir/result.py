@@ -169,7 +169,7 @@ class Result(Mapping[str, Any]):
     if the system doesn't report it."""
     cores_other: float | None = metric("cores/other")  # in use by other programs
     cores_idle: float | None = metric("cores/idle")
-    cores_learner: float | None = metric("cores/learner")  # part of own, without actor processes
+    cores_learner: float | None = metric("cores/learner")  # used by the learner process
     queue_depth: float | None = metric("queue/depth", Mean())
     """Rollouts still waiting after the learner has taken its batch."""
     sync_pulls: int = metric("sync/pulls", Total("pulls"))

@@ -64,7 +64,7 @@ def alike(one: gymnasium.Space, other: gymnasium.Space, bounds: bool = True) -> 
 
 
 def _without(value: Any, names: tuple[str, ...]) -> Any:
-    """Drop some fields of a space and the dtypes of integers, which don't matter to a policy."""
+    """Drop some fields of a space and integer dtypes, which don't matter to a policy."""
     if isinstance(value, dict):
         drop = names if value["type"] == "Box" else (*names, "dtype")
         return {k: _without(v, names) for k, v in value.items() if k not in drop}

@@ -1,4 +1,4 @@
-"""The training state in checkpoints, and the checks that a saved one fits the run."""
+"""Training state in checkpoints, and checks that a saved state fits the run."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class CheckpointState(NamedTuple):
                 raise NonFinite(f"{name} has values that are not finite, so nothing is saved")
 
     def own(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the state in which learners differ: of the learner, and of its episodes."""
+        """Return the states of the learner and of its episodes, which differ between learners."""
         return self.learner.own_state(), self.episodes.state_dict()
 
     def to_dict(self, own: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the state to save, except the progress.
 
         Args:
-            own, episodes: parts of :meth:`own`, by rank.
+            own, episodes: results of :meth:`own`, by rank.
         """
         state = {"learner": self.learner.state_dict(), "own": own, "episodes": episodes}
         if self.league is not None:

@@ -257,5 +257,5 @@ def saves_together(num_learners: int) -> ConfigError:
     """Return the error for a call of ``save()`` in a run with several learners."""
     return ConfigError(
         f"save() needs num_learners=1, not {num_learners}: several learners save together, every "
-        "checkpoint_interval steps or checkpoint_interval_s seconds and at the end"
+        "checkpoint_interval steps or checkpoint_interval_s seconds, and at the end"
     )

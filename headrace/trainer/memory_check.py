@@ -197,7 +197,7 @@ def check_files(config: Config) -> None:
 
 
 def _smaller(config: Config, share: float) -> Iterator[tuple[dict[str, int], Config]]:
-    """Yield changed settings that need less memory, the least intrusive first, and the config.
+    """Yield changed settings that need less memory, and their config, least intrusive first.
 
     Args:
         share: share of the memory that the changed settings may need.
@@ -205,7 +205,7 @@ def _smaller(config: Config, share: float) -> Iterator[tuple[dict[str, int], Con
     algo: Any = config.algo
     unit, whole = config.rollout_steps, config.rollouts_per_update
     one = config.per_learner
-    most = {"max_lag": one.num_credits // one.rollouts_per_update}  # a larger one is lowered
+    most = {"max_lag": one.num_credits // one.rollouts_per_update}  # a larger one needs no more
     free = {field.name for field in fields(algo) if field.init}  # a custom algorithm may fix some
     for name in ("replay_capacity", "buffer_size", "max_lag"):
         count = getattr(algo, name) if name in free else 1

@@ -171,7 +171,7 @@ class Trainer:
             stack.push(self._save_rest)
             keep_freed_memory()
             yield from self._loop.results()
-        if not self._inside:  # otherwise after the evaluation
+        if not self._inside:  # otherwise __exit__ reports, after the evaluation
             self._report_interrupt()
 
     def _report_interrupt(self) -> None:

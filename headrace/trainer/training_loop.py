@@ -53,7 +53,7 @@ class TrainingLoop:
     Attributes:
         config: settings of the run; changes of hyperparameters and frame stacks replace it.
         stopped: stop after the current update. Any thread may set it.
-        interrupted: don't wait for evaluations either.
+        interrupted: also don't wait for evaluations.
         ended: the run has ended, with its last checkpoint.
 
     Args:
@@ -72,7 +72,7 @@ class TrainingLoop:
         locks: bool,
     ) -> None:
         self._group, self._notify = group, notify
-        leads = config.cluster is None or group.rank == 0  # elsewhere only actors have processes
+        leads = config.cluster is None or group.rank == 0  # others on a cluster probe in-process
         processes = config.transport == "shm" and leads
         chose_stacks = config.stacked_frames == "auto"
         config, probe, self.run_dir = begin(config, processes, group, notify, not locks)
@@ -126,7 +126,7 @@ class TrainingLoop:
             log = self.writer.log
             self.env_changes.write(pending_changes, log)
             collector = self._new_collector(source, preemption)
-            stack.callback(lambda: collector.close())  # the current one, it may be replaced
+            stack.callback(lambda: collector.close())  # of the current one, which may be replaced
             mean, full = self.writer.begin()
             finished = self.stopped or self._enough(mean, full)
             while not finished:
@@ -172,7 +172,7 @@ class TrainingLoop:
     def _enough(self, mean: float | None, full: bool) -> bool:
         """Return True at ``total_steps``, ``stop_time_s`` or ``stop_return``.
 
-        The latter is reached by a full episode window, and an evaluation must confirm it.
+        The last one needs a full episode window, and an evaluation that confirms it.
         """
         total, log = self.config.total_steps, self.writer.log
         steps = self.progress.env_steps
@@ -234,7 +234,7 @@ class TrainingLoop:
         return rate * self.progress.lr_factor, values
 
     def _changed(self, name: str, before: Any) -> None:
-        """Note that a hyperparameter has another value from the next update on."""
+        """Record and report that a hyperparameter changes with the next update."""
         self.config = replace(self.config, algo=self.current.algo)
         self.archive.describe(self.config)
         if self._group.rank == 0:

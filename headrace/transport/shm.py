@@ -29,7 +29,7 @@ _NUMBER = struct.Struct("<q")
 _FAILED = -1  # in place of a slot's number: the actor's error follows
 _ORDER = -2  # likewise: an environment change from the learner follows
 _LONGEST_S = 1e9
-MAX_OPEN = 128  # slots of an actor: numbers that fit a pipe (277 by default on Linux)
+MAX_OPEN = 128  # open slots per actor; their numbers must fit in its pipe (277 do on Linux)
 
 
 class ShmQueue:
@@ -89,7 +89,7 @@ class ShmQueue:
         ready = wait(list(self._pipes.values()), timeout=timeout_s)
         for actor in [a for a, pipe in self._pipes.items() if pipe in ready]:
             self._receive(actor)
-        self._grant()  # more than MAX_OPEN
+        self._grant()  # slots withheld by MAX_OPEN
 
     def _receive(self, actor: int) -> None:
         pipe = self._pipes[actor]

@@ -110,7 +110,7 @@ class Slab:
 
 
 class SlotTrees(Sequence[Any]):
-    """Trees of tensors that alias the rows of ``[num_slots, bytes] uint8``, on first access."""
+    """Trees of tensors that alias the rows of ``[num_slots, bytes] uint8``; made on access."""
 
     def __init__(self, rows: Tensor, spec: Any) -> None:
         self._rows, self._spec = rows, spec

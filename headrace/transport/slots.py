@@ -36,13 +36,14 @@ class Slots:
 
     Args:
         slab: ``num_actors * per_actor`` slots; actor a owns a contiguous range.
-        ordered: take equally many slots from each actor, by actor, so that the batch does not
-            depend on timing. False: by time of commit, so that slow actors delay no others.
+        ordered: take equally many slots from each actor, in the order of actors, so that batches
+            don't depend on timing. False: in the order of commits, so that slow actors don't delay
+            others.
         poison: overwrite the trees of free slots, so that stale reads are noticed.
         num_credits: in-flight limit, in rollouts; None: the number of slots.
         num_tasks: tasks, assigned to actors in rotation. Each has its share of the credits, so
             that actors of one task never wait for those of another.
-        max_open: most open slots of an actor; None: all.
+        max_open: largest number of open slots per actor; None: no limit.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Validates fields and arguments by their annotations, and reports the first invalid one.
 
-Ints become floats where those are expected; bools are not numbers, and 1.0 is not an int. NumPy
-numbers become plain ones, lists become tuples, and paths strings. NaN and infinity are
+Ints become floats where floats are expected; bools are not numbers, and 1.0 is not an int. NumPy
+numbers become Python numbers, lists become tuples, and paths become strings. NaN and infinity are
 invalid unless a range allows them.
 """
 

@@ -131,7 +131,7 @@ def _number(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        return value  # type: ignore[return-value]  # beyond every range
+        return value  # type: ignore[return-value]  # too large for any range
 
 
 def _truth(value: Any) -> bool:

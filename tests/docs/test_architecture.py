@@ -1,4 +1,4 @@
-"""Compares the three trips of docs/architecture.md with a training run and with the source."""
+"""Compares the three walkthroughs of docs/architecture.md with a run and the source."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], list[str
                 rewards.add(file)
 
     sizes: dict[str, Any] = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 16}
-    folder = tmp_path_factory.mktemp("trips")
+    folder = tmp_path_factory.mktemp("walkthroughs")
     config = hr.Config(
         SameReward, hr.IMPALA(), total_steps=256, transport="serial", engine="sync",
         batch_size=64, eval_episodes=0, run_dir=str(folder / "run"), **sizes,

@@ -28,7 +28,7 @@ import tyro
 from faults_checks import Fault
 from faults_run import run_trial
 
-BACKENDS = ("serial", "shm", "learners", "ray", "cluster_env")
+BACKENDS = ("serial", "shm", "learners", "ray", "ray_learners", "cluster_env")
 PHASES = {  # the file whose opening marks the phase, and which openings of it
     "start": ("config.json", (1,)),
     "first update": ("metrics.jsonl", (1,)),

@@ -46,6 +46,7 @@ BACKENDS = {
     "shm": {},
     "learners": {"num-learners": 2},
     "ray": {"cluster": "ray"},
+    "ray_learners": {"cluster": "ray", "num-learners": 2},
 }
 
 

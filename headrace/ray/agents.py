@@ -16,8 +16,9 @@ from typing import Any
 
 from headrace.processes.fork_server import environment_variable
 
-# A shell that survives the agent's death and Ctrl-C, until the raylet's exit closes its input.
-_OUTLIVED = ("/bin/sh", "-c", 'trap "" INT HUP; "$@"; exec cat >/dev/null', "agent")
+# A shell that survives the agent's death, Ctrl-C and, while the agent lives, SIGTERM. It ends when
+# the raylet's exit closes its input. The agent inherits ignored signals, but not the trap of TERM.
+_OUTLIVED = ("/bin/sh", "-c", 'trap "" INT HUP; trap : TERM; "$@"; exec cat >/dev/null', "agent")
 _COMPONENTS = ("dashboard_agent", "runtime_env_agent")
 _BUILDER = "_build_python_executable_command_memory_profileable"  # private; may not exist
 _BY_PIPE = "RAY_enable_pipe_based_agent_to_parent_health_check"  # the agents' parent is the shell

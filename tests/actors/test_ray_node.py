@@ -57,13 +57,16 @@ def test_agents_are_started_by_a_shell_that_outlives_them(services):
 
 
 def test_the_shell_ends_with_its_input_only():
-    killed = [*agents._OUTLIVED, "sh", "-c", "echo begun; kill -9 $$"]
+    agent = [*agents._OUTLIVED, "sh", "-c", "echo $$; exec sleep 600"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(killed, **pipes) as shell:
-        assert shell.stdout.readline() == b"begun\n"
+    with subprocess.Popen(agent, **pipes) as shell:
+        pid = int(shell.stdout.readline())
+        shell.send_signal(signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)  # which the agent doesn't ignore
         shell.send_signal(signal.SIGINT)  # at a terminal, every process receives Ctrl-C
         with pytest.raises(subprocess.TimeoutExpired):
             shell.wait(0.1)
+        wait_until(lambda: not psutil.pid_exists(pid))
         shell.stdin.close()
         assert shell.wait(PATIENCE_S) == 0
 

@@ -141,6 +141,17 @@ def test_files_of_a_finished_run_are_checked(benchmark, tmp_path):
     ]
 
 
+def test_logs_that_a_message_names_may_stay(benchmark, tmp_path):
+    checks = benchmark("faults_checks")
+    places = _places(checks, tmp_path, 2_000, [1_000, 2_000], 2_000)
+    log = places.temporary / "ray/session_1/logs/agent.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    outcome = checks.Outcome(output=f"headrace: the agent has exited (its log: {log})")
+    checks.check_left(outcome, places, "no such mark", checks.shared_memory())
+    assert outcome.faults == []
+
+
 def test_a_signal_without_a_process_has_not_happened(benchmark):
     run = benchmark("faults_run")
     fault = run.Fault("serial", "end", "", "", 1, 0.0, "child", 9)

@@ -133,6 +133,7 @@ class IMPACT(common.Hyperparameters):
         statistics of observations as the policy in the actors.
         """
         target = policy.of(state["target"]) if isinstance(policy, PolicyProxy) else state["target"]
+        state["penalty"].follow(self.kl_coef)
         for _ in range(self.t_frequency):
             if state["target_is_due"]:
                 copy_module(cast(torch.nn.Module, policy), state["target"])
@@ -195,7 +196,7 @@ class IMPACT(common.Hyperparameters):
         state["steps"] += 1
         state["penalty"].note(metrics["target_kl"])
         if state["steps"] % self.resolved_t_target == 0:
-            state["penalty"].adapt(self.kl_coef)
+            state["penalty"].adapt()
             state["target_is_due"] = True
         return False
 

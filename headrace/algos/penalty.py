@@ -43,16 +43,16 @@ class Penalty:
         """Record the mean KL of one optimiser step."""
         self.kls = (*self.kls, kl)[-self.window :]
 
-    def adapt(self, coef: float | None = None) -> None:
-        """Double the weight if the KL is above 1.5 times its target, halve it if below 1 / 1.5.
+    def follow(self, coef: float) -> None:
+        """Adopt the current value of the setting, unless the weight is adapted."""
+        if self.target is None:
+            self.coef = coef
 
-        Args:
-            coef: the new weight, used only if there is no target; None: unchanged.
+    def adapt(self) -> None:
+        """Double the weight if the KL is above 1.5 times its target, halve it if below 1 / 1.5.
 
         Schulman et al. 2017, section 4. The weight stays above 1e-6, so that it can rise again.
         """
-        if self.target is None and coef is not None:
-            self.coef = coef
         if self.target is None or not self.kls:
             return
         kl = sum(self.kls) / len(self.kls)

@@ -57,7 +57,8 @@ class PPO(common.Hyperparameters):
         self, policy: ActorCritic, fresh: Fresh, state: State, group: Group
     ) -> Iterable[Batch]:
         """Compute targets before the first step, then return ``epochs * minibatches`` parts."""
-        state["penalty"].adapt(self.kl_coef)
+        state["penalty"].follow(self.kl_coef)
+        state["penalty"].adapt()
         batch = self._with_targets(policy, fresh())
         return split(batch, self, state["generator"], group)
 

@@ -154,7 +154,7 @@ RESUMED = [
     hr.PPO(**PPO, lr_schedule="warmup_cosine", entropy_coef=0.1, entropy_schedule="cosine"),
     hr.PPO(**PPO, learning_rate=[[0, 1e-3], [1_000, 1e-4]], kl_coef="0:0.1,1:0.5"),
     hr.APPO(**PPO, learning_rate="0:1e-3,1:0", rho_bar="0:2,1:1"),
-    hr.IMPACT(learning_rate=decay, kl_coef="0:0.1,1:0.5", clip="0:0.3,1:0.1"),
+    hr.IMPACT(buffer_size=1, passes=3, learning_rate=decay, kl_coef="0:0.1,1:0.5"),
 ]
 
 

@@ -38,7 +38,9 @@ class ValueTargets:
         self._steps.append((count, total + count * center, square))
 
     def move(self) -> None:
-        """Update PopArt's statistics with the targets of all steps since the last call."""
+        """Update PopArt's statistics with the targets of all steps since the last call, if any."""
+        if not self._steps:  # a custom algorithm took none, as before its replay buffer is full
+            return
         count, total, square = map(sum, zip(*self._steps, strict=True))
         self._steps = []
         popart = self._policy.popart

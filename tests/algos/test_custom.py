@@ -130,6 +130,25 @@ class Silent(LossOnly):
         return super().loss(policy, batch, state)[0], {"mine": 1.0}
 
 
+@dataclass(frozen=True)
+class Waiting(LossOnly):
+    """Takes no optimiser step in its first updates, as before a replay buffer is full."""
+
+    def init(self, policy):
+        return super().init(policy) | {"updates": 0}
+
+    def batches(self, policy, fresh, state, group):
+        state["updates"] += 1
+        batch = fresh()
+        return [batch] if state["updates"] > 2 else []
+
+
+def test_a_custom_algorithm_may_take_no_step_in_an_update(tmp_path):
+    trainer = hr.Trainer(hr.Config("CartPole-v1", Waiting(), run_dir=tmp_path / "run", **TINY))
+    assert len(list(trainer)) > 0
+    assert trainer.learner.num_steps == trainer.updates - 2 > 0
+
+
 def test_what_a_custom_loss_reports_is_in_results_and_files(tmp_path):
     results = []
     hr.train("CartPole-v1", Reporting(), [results.append], run_dir=tmp_path / "run", **TINY)

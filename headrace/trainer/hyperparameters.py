@@ -37,6 +37,17 @@ def limited(factor: float, kl: float, limit: float | None) -> float:
     return min(1.0, factor * _RECOVERY) if kl < limit / 2 else factor
 
 
+def _why_fixed(algo: Hyperparameters, name: str) -> str | None:
+    """Return why a hyperparameter can't change during training, or None."""
+    if name in algo.FIXED:
+        return "it is used at the start"
+    if name == "gamma" and algo.normalize_returns:
+        return "the statistics of normalize_returns depend on it"
+    if name == "kl_coef" and getattr(algo, "kl_target", None) is not None:
+        return "kl_target adapts it"
+    return None
+
+
 class CurrentHyperparameters:
     """Current hyperparameters of a run, resolved once per update.
 
@@ -100,8 +111,8 @@ class CurrentHyperparameters:
                 f"{name!r} can't change during training: it is not a float hyperparameter of "
                 f"{kind}.{nearest(name, names)}"
             )
-        if name in self.algo.FIXED:
-            raise ConfigError(f"{name!r} can't change during training: it is used at the start")
+        if why := _why_fixed(self.algo, name):
+            raise ConfigError(f"{name!r} can't change during training: {why}")
         change: dict[str, Any] = {name: value}
         if name in _NAMED:
             change[_NAMED[name]] = "constant"

@@ -201,17 +201,19 @@ def test_a_callback_that_repeats_a_change_makes_it_once(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("algo", "name", "value", "words"),
     [
-        ("learning_rat", 1.0, "learning_rate"),
-        ("epochs", 3, "not a float hyperparameter"),
-        ("learning_rate", -1.0, "above 0"),
-        ("lr_warmup", 0.5, "used at the start"),
+        ({}, "learning_rat", 1.0, "learning_rate"),
+        ({}, "epochs", 3, "not a float hyperparameter"),
+        ({}, "learning_rate", -1.0, "above 0"),
+        ({}, "lr_warmup", 0.5, "used at the start"),
+        ({"normalize_returns": True}, "gamma", 0.9, "statistics of normalize_returns"),
+        ({"kl_coef": 0.1, "kl_target": 0.01}, "kl_coef", 0.2, "kl_target adapts it"),
     ],
 )
-def test_a_callback_that_sets_what_can_not_be_is_refused(name, value, words, tmp_path):
+def test_a_callback_that_sets_what_can_not_be_is_refused(algo, name, value, words):
     with pytest.raises(hr.ConfigError, match=words):
-        CurrentHyperparameters(hr.PPO()).set(name, value)
+        CurrentHyperparameters(hr.PPO(**algo)).set(name, value)
 
 
 def test_several_learners_follow_schedules_and_changes_together(tmp_path):

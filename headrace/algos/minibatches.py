@@ -71,13 +71,17 @@ def shuffled(
     Returns:
         batches of ``[1, about T * B / minibatches]``, every sample once per pass. With a recurrent
         policy they are of ``[T, about B / minibatches]``, every column once per pass, and keep the
-        bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column.
+        bootstrap row; a batch of fewer columns than ``minibatches`` gives a part per column. Parts
+        whose advantages are normalised have two samples or more, because a single one becomes 0;
+        with several learners, one of each is enough.
     """
     samples = replace(batch, version=())
     samples = samples if tree.leaves(batch.core) else flatten(samples)
-    num_columns, device = samples.valid.shape[1], samples.valid.device
+    (num_rows, num_columns), device = samples.valid.shape, samples.valid.device
     orders = [torch.randperm(num_columns, generator=generator).to(device) for _ in range(epochs)]
-    count = min(minibatches, num_columns)
+    alone = normalize_over is not None and normalize_over.size == 1
+    least = 2 if alone and num_rows == 1 else 1  # columns of a part
+    count = min(minibatches, max(1, num_columns // least))
     return Minibatches(batch, samples, orders, count, normalize_over, fused)
 
 

@@ -1,4 +1,4 @@
-"""A recurrent policy's minibatches are whole columns, so that its state is the actor's."""
+"""Sizes of minibatches; those of a recurrent policy are whole columns, with the actor's state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import headrace as hr
 from headrace.algos import IMPACT
 from headrace.algos.common import policy_outputs
 from headrace.algos.minibatches import shuffled
+from headrace.learner.learner import Learner
 from headrace.ops.distributions import Categorical
 from headrace.types import Batch, SingleLearner
-from tests.learner.test_learner import make_batch
+from tests.learner.test_learner import make_batch, make_policy
 
 
 class Recurrent(torch.nn.Module):
@@ -87,3 +88,13 @@ def test_minibatches_of_a_recurrent_policy_are_on_policy_and_add_up_to_the_batch
     (whole,) = single.batches(policy, lambda: batch, state, SingleLearner())
     expected, _ = single.loss(policy, whole, state)
     torch.testing.assert_close(sum(loss for loss, _ in sums), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("algo", [hr.PPO(), hr.PPO(normalize_advantage=False)])
+def test_a_batch_of_as_many_steps_as_minibatches_trains_the_policy(algo):
+    """The advantage of a single sample would be 0 after normalisation."""
+    learner = Learner(make_policy(), algo)
+    before = learner.policy.policy_head.weight.clone()
+    learner.update(lambda: make_batch(rows=4, columns=4), 1e-3)
+    assert learner.num_steps == algo.epochs * (8 if algo.normalize_advantage else 16)
+    assert not torch.equal(learner.policy.policy_head.weight, before)

@@ -137,8 +137,10 @@ def test_the_advantage_of_a_lone_valid_step_is_0_and_those_of_a_batch_are_normal
     assert float(scaled.mean()) == pytest.approx(0.0, abs=1e-5)
     assert float(scaled.std()) == pytest.approx(1.0, abs=1e-5)
     generator = torch.Generator().manual_seed(0)
-    for part in shuffled(batch, 1, valid.numel(), generator, SingleLearner()):
-        assert part.targets["advantage"].tolist() == [[0.0]] or not part.valid.any()
+    parts = list(shuffled(batch, 1, valid.numel(), generator, SingleLearner()))
+    assert min(part.valid.numel() for part in parts) == 2  # of which one may be a filler
+    lone = [x.targets["advantage"][x.valid].item() for x in parts if x.valid.sum() == 1]
+    assert set(lone) == {0.0}
 
 
 @pytest.mark.parametrize("name", ["a2c", "appo", "impala"])

@@ -12,6 +12,7 @@ from headrace.algos.common import (
     Span,
     by_task,
 )
+from headrace.algos.penalty import check_kl_limit
 from headrace.ops.losses import LossTerms
 from headrace.ops.returns import gae
 from headrace.types import Batch, State
@@ -27,6 +28,11 @@ class A2C(Hyperparameters):
 
     learning_rate: float = 2e-3
     lam: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self).batches is A2C.batches:
+            check_kl_limit(self.kl_limit, num_steps=1)
 
     def terms(self, outputs: PolicyOutputs, batch: Batch, state: State) -> LossTerms:
         """Return the terms of ``-log pi * A`` with A from GAE."""

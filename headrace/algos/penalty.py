@@ -1,4 +1,4 @@
-"""KL penalty with an adaptive weight."""
+"""KL penalty with an adaptive weight, and checks of settings that limit the KL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import require
+
+
+def check_kl_limit(kl_limit: float | None, num_steps: int) -> None:
+    """Check kl_limit for ``num_steps`` optimiser steps on rollouts of the current policy."""
+    valid = "None where each update is a single optimiser step, before which the KL is always 0"
+    require(kl_limit is None or num_steps > 1, "kl_limit", kl_limit, valid)
 
 
 def check_penalty(kl_coef: float, kl_target: float | None, num_steps: int) -> None:

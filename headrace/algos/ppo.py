@@ -10,7 +10,7 @@ import torch
 
 from headrace.algos import common
 from headrace.algos.minibatches import new_generator, split
-from headrace.algos.penalty import Penalty, check_penalty
+from headrace.algos.penalty import Penalty, check_kl_limit, check_penalty
 from headrace.ops.losses import LossTerms
 from headrace.ops.returns import gae
 from headrace.types import ActorCritic, Batch, Fresh, Group, State
@@ -46,6 +46,7 @@ class PPO(common.Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kl_limit(self.kl_limit, self.epochs * self.minibatches)
         check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
 
     def init(self, policy: ActorCritic) -> State:

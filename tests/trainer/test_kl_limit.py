@@ -52,6 +52,12 @@ def test_updates_over_the_limit_halve_the_rate_and_a_resumed_run_keeps_it(tmp_pa
     assert found == pytest.approx([max(1e-4, 1e-2 * 0.5**n) for n in range(1, len(found) + 1)])
 
 
+@pytest.mark.parametrize("make", [hr.A2C, hr.A3C, lambda **x: hr.PPO(**x, epochs=1, minibatches=1)])
+def test_a_limit_that_no_step_could_exceed_is_refused(make):
+    with pytest.raises(hr.ConfigError, match=r"kl_limit=0.05 must be None where each update is"):
+        make(kl_limit=0.05)
+
+
 @pytest.mark.parametrize("algo", [hr.PPO(**PLAIN), hr.APPO(**PLAIN, kl_limit=None)])
 def test_without_a_limit_the_rate_stays(algo, tmp_path):
     hr.train("CartPole-v1", algo, run_dir=tmp_path / "run", total_steps=96, **TINY)

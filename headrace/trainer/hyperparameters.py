@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from headrace import schedules
+from headrace.algos import A3C
 from headrace.algos.common import Hyperparameters
 from headrace.errors import ConfigError, nearest
 from headrace.validation.fields import float_fields
@@ -45,6 +46,8 @@ def _why_fixed(algo: Hyperparameters, name: str) -> str | None:
         return "the statistics of normalize_returns depend on it"
     if name == "kl_coef" and getattr(algo, "kl_target", None) is not None:
         return "kl_target adapts it"
+    if algo.learns_in_actors and name not in float_fields(A3C):
+        return "actors get no hyperparameters of custom classes during training"
     return None
 
 

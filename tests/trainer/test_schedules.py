@@ -216,6 +216,20 @@ def test_a_callback_that_sets_what_can_not_be_is_refused(algo, name, value, word
         CurrentHyperparameters(hr.PPO(**algo)).set(name, value)
 
 
+@dataclasses.dataclass(frozen=True)
+class MyA3C(hr.A3C):
+    """A built-in algorithm with another field."""
+
+    bonus: float = 0.5
+
+
+def test_a_field_that_actors_do_not_get_during_training_is_refused():
+    current = CurrentHyperparameters(MyA3C())
+    current.set("entropy_coef", 0.1)
+    with pytest.raises(hr.ConfigError, match="actors get no hyperparameters of custom classes"):
+        current.set("bonus", 1.0)
+
+
 def test_several_learners_follow_schedules_and_changes_together(tmp_path):
     def change(result, trainer):
         trainer.set_hyperparameter("learning_rate", 5e-5)

@@ -204,7 +204,11 @@ class Hyperparameters:
         return False
 
     def loss(self, policy: ActorCritic, batch: Batch, state: State) -> Loss:
-        """Return the loss and its metrics as SUMS over valid steps; the learner divides them."""
+        """Return the loss and its metrics as SUMS over valid steps; the learner divides them.
+
+        A large batch arrives in parts of its columns. Statistics of all of them, such as the mean
+        advantage, belong in :meth:`batches`.
+        """
         outputs = policy_outputs(policy, batch)
         return loss_of(self, self.terms(outputs, batch, state), outputs, batch)
 

@@ -40,15 +40,16 @@ def load_state(learner: Any, saved: dict[str, Any]) -> None:
     """Restore what :func:`state_of` returned."""
     learner.optimizer.load_state_dict(saved["optimizer"])
     for name, value in saved["state"].items():
-        ours = learner.state.get(name)
-        if ours is None:  # unused with these settings, such as moments with minibatches
+        if name not in learner.state:  # unused with these settings: moments with minibatches
             continue
+        ours = learner.state[name]
         if isinstance(ours, torch.Generator):
             ours.set_state(value)
         elif hasattr(ours, "load_state_dict"):
             ours.load_state_dict(value)
         else:
-            learner.state[name] = value
+            tensors = isinstance(ours, torch.Tensor) and isinstance(value, torch.Tensor)
+            learner.state[name] = value.to(ours.device) if tensors else value
     if learner.returns is not None:
         learner.returns.load_state_dict(saved["returns"])
     learner.targets.load_state_dict(saved["targets"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 from warm import headrace, run
 
 import headrace as hr
@@ -15,10 +16,12 @@ from headrace.algos.common import policy_outputs, total_loss
 from headrace.api import resume_config
 from headrace.config.algorithms import find
 from headrace.errors import CheckpointError
+from headrace.learner.learner import Learner
 from headrace.ops.losses import policy_gradient_loss
 from headrace.ops.returns import gae
 from headrace.rundir import resolve_imports
 from headrace.rundir.config_file import flat_settings, from_json
+from tests.learner.test_learner import make_policy
 
 TINY = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 8, "total_steps": 64}
 TINY |= {"eval_episodes": 0, "transport": "serial"}
@@ -147,6 +150,24 @@ def test_a_custom_algorithm_may_take_no_step_in_an_update(tmp_path):
     trainer = hr.Trainer(hr.Config("CartPole-v1", Waiting(), run_dir=tmp_path / "run", **TINY))
     assert len(list(trainer)) > 0
     assert trainer.learner.num_steps == trainer.updates - 2 > 0
+
+
+@dataclass(frozen=True)
+class Remembering(LossOnly):
+    """Has a state that is unknown at first, and a tensor on the policy's device."""
+
+    device: str = "cpu"
+
+    def init(self, policy):
+        return {"latest": None, "scale": torch.ones((), device=self.device)}
+
+
+def test_a_resumed_custom_algorithm_has_its_state_on_its_device():
+    saved, resumed = (Learner(make_policy(), Remembering(device=x)) for x in ("cpu", "meta"))
+    saved.state |= {"latest": 0.25, "scale": torch.tensor(3.0)}
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.state["latest"] == 0.25
+    assert resumed.state["scale"].device.type == "meta"
 
 
 def test_what_a_custom_loss_reports_is_in_results_and_files(tmp_path):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
-from headrace.errors import NonFinite
+from headrace.errors import ConfigError, NonFinite
 from headrace.learner.learner import Learner
 from headrace.learner.metrics import mean_metrics
 from headrace.nn.multi_policy import MultiPolicy
@@ -71,6 +70,7 @@ class MultiPolicyLearner:
 
         Raises:
             NonFinite: as :meth:`Learner.step`; names the policy.
+            ConfigError: a custom algorithm asks for several batches.
         """
         batch, each = fresh(), dict[str, dict[str, float]]()
         self.own = []
@@ -78,7 +78,7 @@ class MultiPolicyLearner:
             if not part.valid.any():
                 continue
             try:
-                each[name] = learner.update(partial(_same, part), learning_rate, values)
+                each[name] = learner.update(_once(part), learning_rate, values)
             except NonFinite as error:
                 raise NonFinite(f"policy {name}: {error}") from error
             self.own += learner.own
@@ -141,5 +141,16 @@ class MultiPolicyLearner:
 AnyLearner: TypeAlias = Learner | MultiPolicyLearner
 
 
-def _same(batch: Batch) -> Batch:
-    return batch
+def _once(batch: Batch) -> Fresh:
+    """Return a function that returns this batch at its only call."""
+    batches = [batch]
+
+    def fresh() -> Batch:
+        if not batches:
+            raise ConfigError(
+                "several policies need an algorithm that calls fresh() once in batches(): each "
+                "update has one batch of all agents"
+            )
+        return batches.pop()
+
+    return fresh

@@ -101,6 +101,21 @@ def test_each_policy_learns_bit_for_bit_what_it_learns_alone(algo, core):
     assert not same(*apart)
 
 
+class Twice(hr.A2C):
+    """Trains on two batches in an update."""
+
+    def batches(self, policy, fresh, state, group):
+        yield fresh()
+        yield fresh()
+
+
+def test_an_algorithm_that_asks_for_a_second_batch_does_not_get_the_first_one_again():
+    team, acting = team_of(CountingGame)
+    batch = gather([acting.fill()])
+    with pytest.raises(ConfigError, match=r"calls fresh\(\) once"):
+        MultiPolicyLearner(team, Twice()).update(lambda: batch, 1e-2)
+
+
 def test_no_gradient_of_a_policy_is_touched_by_anothers_columns():
     ends = []
     for noise in (0.0, 100.0):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,8 @@ from headrace.api import resume_config
 from headrace.cli import main
 from headrace.errors import CheckpointError, ConfigError
 from headrace.rundir import checkpoint
-from headrace.rundir.config_file import check_resumed
+from headrace.rundir.atomic_files import json_text
+from headrace.rundir.config_file import check_resumed, from_json
 
 STEPS = 64
 
@@ -99,6 +102,12 @@ def test_a_value_that_is_the_default_is_named_too(run_dir):
         assert main(["resume", run_dir, "--gamma", default]) == 0
     assert [config.algo.gamma for config in resumed] == [hr.PPO().gamma] * 2
     assert [config.algo.epochs for config in resumed] == [1, 1]
+
+
+def test_an_infinite_checkpoint_interval_survives_a_resume(run_dir):
+    config = resume_config(run_dir, checkpoint_interval_s=math.inf)
+    written = json.loads(json_text(config.to_json()))
+    assert from_json(written) == config
 
 
 REFUSED = {

@@ -24,6 +24,7 @@ from headrace.algos import ALGORITHMS
 from headrace.cluster_env.settings import EnvConfig
 from headrace.config import Config
 from headrace.errors import ConfigError, HeadraceError
+from headrace.rundir.atomic_files import json_text
 from headrace.rundir.config_file import from_json
 from headrace.studies.aaps.run import Aaps
 from headrace.studies.plan.settings import Plan
@@ -84,7 +85,7 @@ def answer(made: Any, counts: Counter[str]) -> Any:
 def use(config: Config) -> None:
     """Resolve the settings as every run does; automatic sizes may not fit the others."""
     settled = config.settled
-    again = from_json(json.loads(json.dumps(config.to_json())))
+    again = from_json(json.loads(json_text(config.to_json())))
     if isinstance(config.env, str) and (config.network.torso is None or "torso" not in config.env):
         assert dataclasses.replace(again, network=config.network) == config
     try:

@@ -39,6 +39,10 @@ def _named(code: Any) -> str:
     return code if isinstance(code, str) else scripts.name_of(import_path(code))
 
 
+def _infinite_as_text(values: dict[str, Any]) -> dict[str, str]:
+    return {k: str(x) for k, x in values.items() if isinstance(x, float) and math.isinf(x)}
+
+
 def unknown_setting(name: str, algo: Hyperparameters | None = None) -> ConfigError:
     """Build the error for a keyword that is not a setting, with the nearest one or its owner.
 
@@ -444,13 +448,12 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         """Return a plain dict that :func:`headrace.rundir.config_file.from_json` reads.
 
-        Infinite hyperparameters are text, because JSON has no infinity.
+        Infinite numbers are text, because JSON has no infinity.
         """
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        algo = algorithms.fields_of(self.algo).items()
-        texts = {name: str(x) for name, x in algo if isinstance(x, float) and math.isinf(x)}
-        kind = type(self.algo)
-        values["algo"] = {"name": algorithms.path_of(kind), **dict(algo), **texts}
+        algo, kind = algorithms.fields_of(self.algo), type(self.algo)
+        values |= _infinite_as_text(values)
+        values["algo"] = {"name": algorithms.path_of(kind), **algo, **_infinite_as_text(algo)}
         if (file := algorithms.file_of(kind)) is not None:
             values["algo"]["file"] = file
         values["network"] = network = self.network.to_json()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 from headrace.algos import ALGORITHMS
@@ -57,6 +58,8 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     for name in values:
         if name not in names:
             raise unknown_setting(name)
+    if values.get("checkpoint_interval_s", 0.0) in ("inf", None):  # null in earlier runs
+        values["checkpoint_interval_s"] = math.inf
     algo, network = values.get("algo"), values.get("network")
     if isinstance(algo, dict):
         values["algo"] = _algorithm(algo)

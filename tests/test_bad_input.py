@@ -160,6 +160,16 @@ def test_environment_settings_that_no_file_can_hold_are_refused(tmp_path):
     one_sentence(error.value, "env_kwargs", "start")
 
 
+@pytest.mark.parametrize("name", ["env_kwargs", "eval_env_kwargs", "eval_envs"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), {1: 2.0}, [{None: 0}]])
+def test_environment_settings_that_a_resumed_run_would_read_otherwise_are_refused(name, value):
+    kwargs = {"rewards": value}
+    kwargs = {"hard": {"env_kwargs": kwargs}} if name == "eval_envs" else kwargs
+    with pytest.raises(ConfigError) as error:
+        hr.Config("CartPole-v1", **{name: kwargs})
+    one_sentence(error.value, name, "rewards")
+
+
 # -- run directories and checkpoints ----------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -241,7 +240,7 @@ def _check_devices(config: Any) -> None:
 
 def _check_kwargs(name: str, kwargs: dict[str, Any]) -> None:
     try:
-        json.dumps(kwargs)
+        eval_envs.check_json(kwargs)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{name}={shown(kwargs)} can't be written to config.json: {error}"

@@ -79,7 +79,8 @@ def _check_values(name: str, one: Mapping[str, Any]) -> None:
     refuse_instance(one.get("env"))
     kwargs, episodes = one.get("env_kwargs", {}), one.get("episodes", 1)
     try:
-        fits = isinstance(kwargs, dict) and bool(json.dumps(kwargs))
+        check_json(kwargs)
+        fits = isinstance(kwargs, dict)
     except (TypeError, ValueError, RecursionError):
         fits = False
     if not fits:
@@ -88,6 +89,23 @@ def _check_values(name: str, one: Mapping[str, Any]) -> None:
         raise ConfigError(f"{where} has episodes={shown(episodes)}, which must be 1 or more")
     if not isinstance(one.get("wrappers", []), list | tuple):
         raise ConfigError(f"{where} has wrappers={shown(one['wrappers'])}, which must be a list")
+
+
+def check_json(value: Any) -> None:
+    """Raise TypeError or ValueError unless ``config.json`` keeps a value; tuples become lists."""
+    json.dumps(value, allow_nan=False)  # NaN and infinity would become null
+    _check_keys(value)
+
+
+def _check_keys(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"its key {key!r} would become text")
+            _check_keys(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _check_keys(part)
 
 
 def code_of(setting: Mapping[str, Mapping[str, Any]]) -> list[Any]:

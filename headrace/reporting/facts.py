@@ -35,8 +35,9 @@ class Video(NamedTuple):
 
 
 def summary_of(run: RunCurves) -> dict[str, Any]:
-    """Read ``summary.json``; empty during a run, or after it was killed."""
-    return _json(run.path / "summary.json")
+    """Read ``summary.json``; empty during a run, after it was killed, or resumed since."""
+    summary, steps = _json(run.path / "summary.json"), run.results[-1].get("env_steps")
+    return summary if summary.get("env_steps", steps) == steps else {}
 
 
 def about(run: RunCurves) -> dict[str, Any]:

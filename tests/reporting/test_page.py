@@ -283,6 +283,17 @@ def test_a_run_that_goes_on_or_was_interrupted_has_a_report_too(tmp_path):
     assert "interrupted" in Page(write([run]).read_text()).text
 
 
+def test_the_summary_of_a_run_that_was_resumed_since_is_not_its_own(tmp_path):
+    run = write_run(tmp_path / "a")
+    summary = json.loads((run / "summary.json").read_text())
+    for env_steps, state in ((40_000, "ended"), (30_000, "running, or killed")):
+        (run / "summary.json").write_text(json.dumps(summary | {"env_steps": env_steps}))
+        overview = facts.about(read_run(run))
+        assert overview["state"] == state
+        assert ("evaluated return" in overview["figures"]) == (state == "ended")
+    assert overview["figures"]["training time"] == "39.0 s"
+
+
 def test_what_the_doctor_says_is_in_the_report(tmp_path):
     run = write_run(tmp_path / "run")
     assert "No problems found." in Page(write([run]).read_text()).text

@@ -47,6 +47,7 @@ class Progress:
     agreed_s: float = 0.0  # those of rank 0 after the latest update
     env_changes: list[str] = field(default_factory=list)  # made by callbacks, as JSON, in order
     _since: float = field(default=math.nan, repr=False)
+    _excluded_s: float = field(default=0.0, repr=False)  # in this session
 
     def start(self) -> None:
         """Start or resume the training clock."""
@@ -61,6 +62,11 @@ class Progress:
     def exclude(self, seconds: float) -> None:
         """Exclude seconds from the training time."""
         self._since += seconds
+        self._excluded_s += seconds
+
+    def clock(self) -> float:
+        """Return the time in seconds of a monotonic clock without the excluded seconds."""
+        return time.monotonic() - self._excluded_s
 
     def now(self) -> float:
         """Return the seconds of training so far; also kept in ``trained_s``."""
@@ -116,7 +122,7 @@ class RunProgress:
         self._later = MetricAccumulator()  # after the first update, like the speed
         self._first_update_s: float | None = None
         self._first_steps = self._last_steps = self.num_results = 0
-        self._first_time = self._last_time = started
+        self._first_time = self._last_time = self._resulted_at = started
         self._mapping: PolicyMapping | None = None
         self._measured_at, self._memory = -math.inf, (0, 0)
         alone = (
@@ -130,7 +136,8 @@ class RunProgress:
         """Begin training after these episodes of all learners."""
         self._episodes, config = episodes, self._config
         self._mapping = config.policy_mapping(episodes.agents, env_name(config.env))
-        self._first_time = self._last_time = time.monotonic()
+        self._resulted_at = time.monotonic()
+        self._first_time = self._last_time = self._progress.clock()
         self._first_steps = self._last_steps = self._progress.env_steps
 
     def is_due(self, interval_s: float, new_steps: int = 0) -> bool:
@@ -143,7 +150,7 @@ class RunProgress:
         Args:
             new_steps: environment steps of the update, which aren't in the progress yet.
         """
-        passed_s = time.monotonic() - self._last_time
+        passed_s = time.monotonic() - self._resulted_at
         parts = self._part(self._progress.env_steps + new_steps) - self._part(self._last_steps)
         early_s = max(_SHARE_OF_RUN * self._progress.trained_s, _FASTEST * interval_s)
         return self.num_results == 0 or passed_s >= min(interval_s, early_s) or parts > 0
@@ -160,8 +167,8 @@ class RunProgress:
         if self._first_update_s is not None:
             self._later.add(meter)
         else:
-            self._first_time, self._first_steps = time.monotonic(), self._progress.env_steps
-            self._first_update_s = self._first_time - self._started
+            self._first_time, self._first_steps = self._progress.clock(), self._progress.env_steps
+            self._first_update_s = time.monotonic() - self._started
 
     def _values(self, meter: MetricAccumulator) -> dict[str, Any]:
         """Return the fields of a result that follow from counts and progress."""
@@ -180,8 +187,8 @@ class RunProgress:
         if self._in_turns:
             self._check_turns(episodes)
         progress, now, self._episodes = self._progress, time.monotonic(), episodes
-        steps = progress.env_steps
-        sps = (steps - self._last_steps) / (now - self._last_time)
+        steps, trained_at = progress.env_steps, progress.clock()
+        sps = (steps - self._last_steps) / (trained_at - self._last_time)
         extra |= {"seconds": progress.trained_s, "sps": sps, "frames": self._frames}
         if now - self._measured_at >= _MEMORY_S:
             self._measured_at, self._memory = now, (resident_bytes(), free_bytes())
@@ -192,7 +199,8 @@ class RunProgress:
         extra |= dict(zip(names, used, strict=True))
         extra["metrics"] = self._meter.of_losses() | extra.get("metrics", {})
         result = Result(**self._values(self._meter), **extra)
-        self._last_time, self._last_steps, self._meter = now, steps, MetricAccumulator()
+        self._resulted_at, self._meter = now, MetricAccumulator()
+        self._last_time, self._last_steps = trained_at, steps
         self.num_results += 1
         self.has_news = False
         if self._total.dropped > self._total.num_rollouts:
@@ -218,7 +226,7 @@ class RunProgress:
 
     @property
     def sps(self) -> float:
-        """Environment steps per second from the first update to the latest result."""
+        """Steps per second of training from the first update to the latest result."""
         seconds = self._last_time - self._first_time
         return (self._last_steps - self._first_steps) / seconds if seconds > 0 else 0.0
 

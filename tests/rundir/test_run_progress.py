@@ -139,3 +139,24 @@ def test_long_runs_have_a_result_per_interval_and_a_bounded_number_more():
         assert seconds < num_results(round(seconds / update_s), update_s) < seconds + 220
     assert num_results(updates=500, update_s=0.1, log_interval_s=1e9) == 1
     assert num_results(updates=50, update_s=0.1, log_interval_s=0.0) == 50
+
+
+def test_evaluations_that_training_waited_for_dont_count_for_the_speed():
+    config = hr.Config("CartPole-v1", hr.PPO(), **SETTINGS)
+    progress, others = Progress(), {"learning_rate": 0.1, "eval_return": None}
+    with mock.patch.object(run_progress.time, "monotonic", return_value=0.0) as clock:
+        tally = RunProgress(progress, config, 0, 0.0)
+        tally.begin(Episodes())
+        progress.start()
+        for _ in range(3):
+            clock.return_value += 1.0
+            progress.env_steps += 200
+            progress.now()
+            tally.add(MetricAccumulator())
+            clock.return_value += 9.0
+            progress.exclude(9.0)
+            assert tally.is_due(10.0)
+            result = tally.result(Episodes(), restarts=0, **others, **league_metrics(None))
+            assert result.sps == pytest.approx(200)
+    assert tally.sps == pytest.approx(200)
+    assert tally.summary()["seconds_to_first_update"] == pytest.approx(1.0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.algos import NAMES
+from headrace.algos import NAMES, installed
 from headrace.cli.flags import parsed
 from headrace.errors import ConfigError, LaunchFailed
 from headrace.jobs.job_spec import JobSpec
@@ -62,9 +62,10 @@ def command_of(
     name, rest = argv[0], [_dashed(word) for word in argv[1:]]
     if name not in ("train", "resume"):
         return Command(argv, argv, argv, None, False)
-    if not rest or (name == "train" and rest[0] not in NAMES):
-        which = "an algorithm" if name == "train" else "a run directory"
-        raise ConfigError(f"headrace {name} needs {which} first: {', '.join(NAMES)}")
+    if name == "resume" and not rest:
+        raise ConfigError("headrace resume needs a run directory first: resume RUN …")
+    if name == "train" and (not rest or not _is_algorithm(rest[0])):
+        raise ConfigError(f"headrace train needs an algorithm first: {', '.join(NAMES)}")
     if take_flag(rest, "--cluster")[0] is not None:
         raise ConfigError("--cluster is set by headrace launch: leave it out")
     program = [python, "-m", "headrace"]
@@ -84,11 +85,18 @@ def command_of(
         grows = _check(others[0], [*others[1:], *run, *cluster])
     if has_seeds:
         others = [*others, "--seed", "{seed}"]
-    again = [*program, "resume", "{run}", *(["--trust"] if "--trust" in others else []), *cluster]
+    kept = [word for word in others if word in ("--trust", "--quiet")]
+    again = [*program, "resume", "{run}", *kept, *cluster]
     words = [*program, "train", *others, "--run-dir", "{run}", *cluster]
     replaces = resumes or "--overwrite" in others
     from_scratch = words if replaces else [*words, "--overwrite"]
     return Command(words, from_scratch, again, run_dir, True, grows)
+
+
+def _is_algorithm(word: str) -> bool:
+    """Return True for a built-in, installed or custom algorithm, as ``headrace train`` takes it."""
+    custom = ":" in word and not word.startswith("-")
+    return custom or word in NAMES or word in installed()
 
 
 def _dashed(word: str) -> str:
@@ -107,9 +115,9 @@ def _cluster(rest: list[str], on_cluster: bool, resumes: bool) -> list[str]:
 
 def _check(algorithm: str, argv: list[str]) -> bool:
     """Raise ConfigError for invalid settings; return whether actors may start later."""
-    from headrace.cli.training import check_env_given, config_of
+    from headrace.cli.training import QUIET, check_env_given, config_of
 
-    known = [word.replace("{address}", "auto") for word in argv]
+    known = [word.replace("{address}", "auto") for word in argv if word != QUIET]
     config = config_of(algorithm, take_flag(known, "--device")[1])  # only the nodes may have it
     check_env_given(algorithm, argv)
     return config.min_actors is not None and config.num_actors != "auto"

@@ -24,7 +24,7 @@ _RESUME = (
 )
 # One of these names the environment, or limits training on the default one, CartPole-v1.
 _NAMES_ENV = {"--env-id", "--env", "--tasks", "--recipe", "--resume", "--total-steps"}
-_QUIET = "--quiet"  # print nothing
+QUIET = "--quiet"  # print nothing
 _TRUST = "--trust"  # import the code that the run names, though this user hasn't named it here
 _OF_ANY = (
     "--trust imports code named by a run of another user. After a run directory, --help "
@@ -39,7 +39,7 @@ def train(algorithm: str, argv: list[str]) -> None:
         ConfigError: no environment is given, or as :func:`config_of`.
         CheckpointError: as :func:`config_of`.
     """
-    config, quiet = config_of(algorithm, _loud(argv)), _QUIET in argv
+    config, quiet = config_of(algorithm, _loud(argv)), QUIET in argv
     check_env_given(algorithm, argv)
     if config.resume:
         import_from_here_if_named(config.to_json())
@@ -57,7 +57,7 @@ def check_env_given(algorithm: str, argv: list[str]) -> None:
 
 
 def _loud(argv: list[str]) -> list[str]:
-    return [word for word in argv if word != _QUIET]
+    return [word for word in argv if word != QUIET]
 
 
 def config_of(algorithm: str, argv: list[str]) -> Config:
@@ -104,7 +104,7 @@ def resume(run_dir: str, argv: list[str]) -> None:
     if run_dir in ("-h", "--help"):
         shown: dict[str, str] = {"positional": "RUN", "description": f"{_RESUME} {_OF_ANY}"}
         named("headrace resume", [run_dir], Config(), without=_OF_THE_RUN, **shown)
-    trust, quiet = _TRUST in argv, _QUIET in argv
+    trust, quiet = _TRUST in argv, QUIET in argv
     argv = [word for word in _loud(argv) if word != _TRUST]
     default, prog = resume_config(run_dir, trust), f"headrace resume {run_dir}"
     settings = named(prog, argv, default, without=_OF_THE_RUN, description=_RESUME)

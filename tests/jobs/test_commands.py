@@ -46,7 +46,7 @@ def test_a_run_is_begun_with_its_flags_and_goes_on_by_its_run_directory():
     [
         ([], "needs a command behind --"),
         (["train", "apo"], "headrace train needs an algorithm first: a2c"),
-        (["resume"], "headrace resume needs a run directory first"),
+        (["resume"], "headrace resume needs a run directory first: resume RUN"),
         (["resume", "runs/x"], "--array is for headrace train"),
         ([*CARTPOLE, "--fragment-length", "0"], "fragment_length=0 must be 1 or more"),
         ([*CARTPOLE, "--cluster", "ray"], "--cluster is set by headrace launch"),
@@ -88,6 +88,18 @@ def test_a_device_that_only_the_nodes_have_is_no_reason_to_refuse():
         [*CARTPOLE, "--device", "cuda"], sys.executable, on_cluster=True, has_seeds=False
     )
     assert command.words[-6:-4] == ["--device", "cuda"]
+
+
+def test_a_quiet_run_stays_quiet_when_it_goes_on():
+    command = command_of([*CARTPOLE, "--quiet"], sys.executable, on_cluster=False, has_seeds=False)
+    assert "--quiet" in command.words
+    assert command.again == headrace("resume", "{run}", "--quiet")
+
+
+def test_an_algorithm_of_a_module_can_be_launched():
+    words = ["train", "headrace.algos:PPO", "--env-id", "CartPole-v1"]
+    command = command_of(words, sys.executable, on_cluster=False, has_seeds=False)
+    assert command.words[:7] == headrace(*words)
 
 
 def test_settings_are_checked_for_the_place_where_they_are_to_hold():

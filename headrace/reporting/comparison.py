@@ -105,7 +105,9 @@ def _speed(run: RunCurves) -> float:
 def _threshold(groups: Groups) -> tuple[float | None, str]:
     """Return the return whose time is compared, and a sentence about it."""
     runs = [run for group in groups.values() for run in group]
-    asked = {run.settings.get("target_return") or run.settings.get("stop_return") for run in runs}
+    names = "target_return", "stop_return"
+    wanted = ([run.settings[n] for n in names if run.settings.get(n) is not None] for run in runs)
+    asked = {next(iter(some), None) for some in wanted}  # a target may be 0
     if len(asked) == 1 and isinstance(level := asked.pop(), int | float):
         return float(level), "Seconds: median of the training time to the target return."
     curves = [[_returns(run)[1] for run in group] for group in groups.values()]

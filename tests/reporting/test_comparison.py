@@ -64,6 +64,16 @@ def test_the_target_return_is_the_threshold_and_evaluations_come_first(tmp_path)
     ]
 
 
+def test_a_target_return_of_0_is_the_threshold(tmp_path):
+    run = run_of(tmp_path / "a", "a2c", 0, 1.0, target_return=0.0, stop_return=50.0)
+    for line in run.results:
+        line["charts/episodic_return"] -= 20.0
+    other = run_of(tmp_path / "p", "ppo", 0, 1.0, stop_return=0.0)
+    table = compare(by_settings([run, other]), None)
+    assert table.columns[-1] == "seconds to 0"
+    assert [cells[-1] for _, cells in table.rows] == ["20.0 s", "0.0 s"]
+
+
 def test_runs_without_an_episode_have_a_row(tmp_path):
     first, second = (run_of(tmp_path / x, x, 0, 1.0) for x in ("a2c", "ppo"))
     for run in (first, second):

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from headrace.envs.names import resolve
-from headrace.envs.suites import Scores, Suite
+from headrace.envs.suites import SUITES, Scores, Suite, the_same
 from headrace.envs.tasks import named_in
 from headrace.errors import CheckpointError, ConfigError, require
 from headrace.processes import safe_files
@@ -193,9 +193,11 @@ def _returns(runs: Sequence[Path], suite: Suite) -> dict[str, Mapping[str, Seque
 
 def _checked(path: Path, suite: Suite) -> RunScore:
     one = score_of(path)
-    if suite.is_atari and one.unlike_humans:
+    games = SUITES["atari-57"].references
+    unlike = [name for name in one.unlike_humans if the_same(name, games)]
+    if suite.is_atari and unlike:
         raise ConfigError(
-            f"{path} was evaluated in {one.unlike_humans[0]} with clipped rewards, lives as "
+            f"{path} was evaluated in {unlike[0]} with clipped rewards, lives as "
             f"episodes, or wrappers that may change returns, unlike the scores of {suite.name}: "
             "train with eval_env_kwargs that disable these, as --recipe atari does"
         )

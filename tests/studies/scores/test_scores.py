@@ -272,6 +272,13 @@ def test_returns_that_are_not_of_whole_games_have_no_score(tmp_path):
         score([run], "atari-5")
 
 
+@pytest.mark.parametrize("suite", ["atari-57", "levels-10"])
+def test_a_run_of_another_environment_isnt_blamed_for_its_rewards(tmp_path, suite):
+    run = finished(tmp_path / "cartpole", "CartPole-v1", whole=None)
+    with pytest.raises(ConfigError, match=f"{suite} has no reference score for 'CartPole-v1'"):
+        score([run], suite)
+
+
 def test_what_was_measured_before_an_interruption_stays(tmp_path, monkeypatch):
     def returns(env, *_):
         if env == "Acrobot-v1":

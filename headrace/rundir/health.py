@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,12 +49,20 @@ def doctor_of(config: Config, policy: AnyPolicy, notify: Callable[[str], None]) 
 
 
 def with_episode_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the ``max_episode_steps`` of an environment that Gymnasium knows to the settings."""
+    """Add the known ``max_episode_steps`` of a run's environment or wrappers to the settings."""
     spec = None if settings.get("tasks") else registry.get(str(settings.get("env")))
     theirs = spec and spec.max_episode_steps
     limit = (settings.get("env_kwargs") or {}).get("max_episode_steps", theirs)
-    is_one = isinstance(limit, int) and limit > 0
-    return {**settings, "max_episode_steps": limit if is_one else None}
+    limits = [limit, *map(_time_limit, settings.get("wrappers") or ())]
+    valid = [one for one in limits if isinstance(one, int) and one > 0]
+    return {**settings, "max_episode_steps": min(valid, default=None)}
+
+
+def _time_limit(wrapper: Any) -> Any:
+    """Return the ``max_episode_steps`` of Gymnasium's TimeLimit; None for other wrappers."""
+    name, _, arguments = str(wrapper).partition(":")
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):  # of an untrusted file
+        return json.loads(arguments).get("max_episode_steps") if name == "TimeLimit" else None
 
 
 def small_images(settings: Mapping[str, Any], space: gymnasium.Space) -> list[list[int]]:

@@ -124,7 +124,7 @@ def mapped(
     envs: dict[str, dict[str, Any]] = {}
     for name, one in setting.items():
         envs[name] = dict(one)
-        if "env" in one:
+        if one.get("env") is not None:  # None is the run's own
             envs[name]["env"] = change("env", one["env"])
         if "wrappers" in one:
             envs[name]["wrappers"] = [change("wrapper", w) for w in one["wrappers"]]

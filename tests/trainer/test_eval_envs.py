@@ -11,7 +11,7 @@ from worlds.reporting import Reporting, ReportingVector
 
 import headrace as hr
 from headrace.reporting.page import write
-from headrace.rundir import checkpoint
+from headrace.rundir import checkpoint, resolve_imports
 
 QUICK = hr.PPO(epochs=1, minibatches=1)
 SIZES = {
@@ -102,6 +102,12 @@ def test_what_does_not_fit_the_run_is_found_before_training(tmp_path, given, wor
     with pytest.raises(hr.ConfigError, match=words):
         hr.train(Reporting, eval_envs=given, run_dir=tmp_path / "run", **SIZES)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_environment_of_none_is_the_runs_own_also_when_it_is_resumed():
+    given = {"hard": {"env": None, "env_kwargs": {"sutton_barto_reward": True}}}
+    config = hr.Config("CartPole-v1", QUICK, eval_envs=given)
+    assert resolve_imports.config(json.loads(json.dumps(config.to_json()))).eval_envs == given
 
 
 def test_a_run_of_somebody_else_imports_none_of_them():

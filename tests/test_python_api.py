@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,6 +129,17 @@ def test_a_run_without_a_directory_gets_one_of_its_own_each_time(tmp_path, monke
     first = default_run_dir("a/b", "ppo")
     first.mkdir(parents=True)
     assert default_run_dir("a/b", "ppo") != first
+
+
+def test_runs_that_begin_in_the_same_second_have_different_directories(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace.trainer.start.default_run_dir", lambda *_: Path("runs/a"))
+    monkeypatch.setattr("headrace.trainer.start.check", lambda *_: None)  # neither exists yet
+    settings = {name: value for name, value in TINY.items() if name != "quiet"}
+    config = hr.Config("CartPole-v1", hr.A2C(), **settings)
+    with contextlib.ExitStack() as stack:
+        both = [stack.enter_context(contextlib.closing(hr.Trainer(config))) for _ in range(2)]
+        assert [one.run_dir for one in both] == [tmp_path / "runs/a", tmp_path / "runs/a-2"]
 
 
 def test_a_directory_that_exists_is_answered_in_the_words_of_the_caller(trained, capsys):

@@ -15,6 +15,7 @@ runs/x/lock                     held by the process that writes
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -129,8 +130,24 @@ def default_run_dir(env_name: str, algo_name: str) -> Path:
     """Return ``runs/<environment>-<algorithm>-<time>``, plus a number if that exists."""
     name = re.sub(r"[/: \x00-\x1f\x7f-\x9f]", "-", env_name)
     first = Path("runs") / f"{name}-{algo_name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    numbered = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))
-    return next(path for path in itertools.chain([first], numbered) if not path.exists())
+    return next(path for path in _numbered(first) if not path.exists())
+
+
+def reserve(run_dir: Path) -> Path:
+    """Create a default run directory, with another number if another run has created it."""
+    with checkpoint_errors(run_dir, "used as run_dir"):
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
+        for path in _numbered(run_dir):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                break
+    return path
+
+
+def _numbered(first: Path) -> Iterator[Path]:
+    """Yield a path, and the same with the numbers 2, 3 …"""
+    yield first
+    yield from (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))
 
 
 def _reason(number: int) -> tuple[int, str]:

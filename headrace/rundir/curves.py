@@ -129,7 +129,8 @@ def custom_metrics(runs: Sequence[RunCurves]) -> list[str]:
 
 def eval_envs(runs: Sequence[RunCurves]) -> list[str]:
     """List the additional evaluation environments of any of these runs, sorted."""
-    matches = (re.fullmatch("eval/([^/]+)/mean", x) for run in runs for y in run.results for x in y)
+    pattern = f"eval/(?!{PREFIX})([^/]+)/mean"  # an info may contain a number called mean
+    matches = (re.fullmatch(pattern, x) for run in runs for y in run.results for x in y)
     return sorted({match[1] for match in matches if match})
 
 

@@ -11,7 +11,7 @@ from worlds.reporting import Reporting, ReportingVector
 
 import headrace as hr
 from headrace.reporting.page import write
-from headrace.rundir import checkpoint, resolve_imports
+from headrace.rundir import checkpoint, curves, resolve_imports
 
 QUICK = hr.PPO(epochs=1, minibatches=1)
 SIZES = {
@@ -102,6 +102,11 @@ def test_what_does_not_fit_the_run_is_found_before_training(tmp_path, given, wor
     with pytest.raises(hr.ConfigError, match=words):
         hr.train(Reporting, eval_envs=given, run_dir=tmp_path / "run", **SIZES)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_number_called_mean_in_infos_is_no_environment(tmp_path):
+    line = {"env_steps": 1, "eval/env/mean": 0.5, "eval/env.2/mean": 0.5, "eval/hard/mean": 1.0}
+    assert curves.eval_envs([curves.RunCurves(tmp_path, {}, 0, [line], [])]) == ["env.2", "hard"]
 
 
 def test_an_environment_of_none_is_the_runs_own_also_when_it_is_resumed():

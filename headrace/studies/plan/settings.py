@@ -81,6 +81,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        takes_time = self.env_step_ms + self.inference_ms > 0
+        require(takes_time, "env_step_ms", self.env_step_ms, "above 0 unless inference_ms is")
         self.setup()  # raises if a setting is invalid, also if it will be measured
         most = max(UPDATES.low, _MAX_ROLLOUTS // self.config.per_learner.rollouts_per_update)
         valid = f"at most {most} with as many rollouts in each (nearest: {most})"

@@ -94,6 +94,7 @@ def test_the_simulation_gets_what_the_flags_say(capsys, tmp_path):
     ("arguments", "named"),
     [(["a3c"], "a3c"), (["--updates", "3"], "updates=3"), (["--cores", "0"], "cores=0"),
      (["--bandwidth-gbps", "0"], "bandwidth_gbps=0"), (["--env-step-ms", "-1"], "env_step_ms=-1"),
+     (["--env-step-ms", "0"], "env_step_ms=0"),
      (["ppo", "--measure", "CartPol-v1"], "CartPole-v1"),
      (["--measure", "CartPole-v1", "--transport", "serial"], "serial")],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

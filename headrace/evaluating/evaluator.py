@@ -43,6 +43,7 @@ class PlayedEvaluation:
     policy: AnyPolicy  # a copy at that time, on the CPU
     env_steps: int  # training steps at that time
     seconds: float  # seconds of training at that time
+    env_changes: tuple[str, ...] = ()  # made by callbacks before that time, as JSON
 
 
 @dataclass
@@ -52,6 +53,7 @@ class _Task:
     policy: AnyPolicy
     env_steps: int
     seconds: float
+    env_changes: tuple[str, ...]
     child: Child | None = None
     last_step: float = 0.0  # time of its last message
     tries: int = 1
@@ -119,7 +121,8 @@ class Evaluator:
         """
         if not self._gave_up:
             copied = copy.deepcopy(policy).cpu()
-            self._task = _Task(copied, env_steps, seconds, in_both_modes=in_both_modes)
+            made = tuple(self._env_changes())
+            self._task = _Task(copied, env_steps, seconds, made, in_both_modes=in_both_modes)
 
     def take(self, timeout_s: float = 0.0) -> PlayedEvaluation | None:
         """Return the evaluation in progress if it completes within ``timeout_s``."""
@@ -139,7 +142,8 @@ class Evaluator:
             return None
         self.close()
         self.reason = None
-        return PlayedEvaluation(evaluation, task.policy, task.env_steps, task.seconds)
+        at = task.policy, task.env_steps, task.seconds, task.env_changes
+        return PlayedEvaluation(evaluation, *at)
 
     def wait(self, stopped: Callable[[], bool]) -> PlayedEvaluation | None:
         """Wait for the evaluation; None if there is none, it failed, or ``stopped()``."""
@@ -171,10 +175,9 @@ class Evaluator:
         arguments |= {"engine": config.engine, "env_kwargs": config.evaluated_kwargs}
         arguments |= {"info_metrics": config.info_metrics, "max_steps": config.eval_max_steps}
         arguments |= {"timeout_s": config.eval_timeout_s}
-        arguments |= {
-            "first_index": config.num_actors * config.envs_per_actor
-        }  # after those of training
-        made = map(EnvChange.from_json, self._env_changes())
+        first = config.num_actors * config.envs_per_actor  # after those of training
+        arguments |= {"first_index": first}
+        made = map(EnvChange.from_json, task.env_changes)
         arguments |= {"env_changes": [change for change in made if change.evaluation]}
         return arguments | {"deterministic": config.eval_deterministic}
 

@@ -186,7 +186,8 @@ def keep_best(run_dir: Path, played: PlayedEvaluation, notify: Callable[[str], N
         )
     if mean is None or played.evaluation.mean > mean or (balanced and _is_balanced(before)):
         try:
-            described = checkpoint.read_config(run_dir) | {"evaluation": asdict(played.evaluation)}
+            described = checkpoint.read_config(run_dir) | {"evaluation": now}
+            described["env_changes"] = list(played.env_changes)
             checkpoint_writer.save_policy(run_dir, described, played.policy, played.env_steps)
         except HeadraceError as error:
             notify(f"could not save the best policy: {error}")

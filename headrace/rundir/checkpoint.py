@@ -18,6 +18,7 @@ import gymnasium
 import safetensors.torch
 from safetensors import SafetensorError
 
+from headrace.envs.changes import EnvChange
 from headrace.errors import CheckpointError, HeadraceError, setting, shown
 from headrace.nn.encoder import least_bytes
 from headrace.nn.multi_policy import AnyPolicy, MultiPolicy
@@ -128,6 +129,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         bool(values["info_mask"])
         mapping_in(values)
         _own_spaces_in(values, "agent"), _own_spaces_in(values, "task")
+        list(map(EnvChange.from_json, values.get("env_changes", ())))
         space_from_json(values["action_space"])
         _check_size(folder, network, space_from_json(values["observation_space"]))
         return dict(values)
@@ -251,13 +253,15 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
 
 
 def env_changes(folder: Path) -> list[str]:
-    """Return changes that callbacks made to the environments, as JSON; none for a policy alone.
+    """Return changes that callbacks made to the environments, as JSON.
+
+    A policy alone has those of its evaluation during training, if there was one.
 
     Raises:
         CheckpointError: the training state is missing or corrupt.
     """
     if not os.path.lexists(folder / "trainer.pt"):
-        return []
+        return list(read_config(folder).get("env_changes", []))
     return list(load_trainer(folder).get("env_changes", []))
 
 

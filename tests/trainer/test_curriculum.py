@@ -21,6 +21,7 @@ from headrace.actors.rollout_source import RolloutSource
 from headrace.cli import main
 from headrace.envs.changes import apply, assign, call
 from headrace.envs.names import resolve
+from headrace.rundir import checkpoint
 
 SIZES = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 10, "log_interval_s": 1e-6}
 
@@ -137,6 +138,15 @@ def test_evaluations_alone_can_change(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["mean"], again["metrics"]) == (35.0, {"level": 7.0})
+
+
+def test_the_best_policy_is_evaluated_with_the_changes_before_it(tmp_path, capsys):
+    train(tmp_path, transport="serial", num_actors=1, total_steps=120, eval_interval=40)
+    best = checkpoint.find(tmp_path / "run", "best")
+    played = checkpoint.read_config(best)["evaluation"]["mean"]
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--which", "best", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean"] == played > 0
 
 
 @pytest.mark.parametrize("transport", ["shm", "serial"])

@@ -126,6 +126,17 @@ class Actions(Pictures):
         return np.full(self.shape, 255 * self.action if self.time else 0, np.uint8)
 
 
+def test_a_run_s_video_has_the_changes_of_its_evaluations(tmp_path):
+    sizes = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 32, "batch_size": 64}
+    longer = [lambda result, trainer: trainer.set_env_attr("length", 9, evaluation=True)]
+    hr.train(Pictures, hr.A2C(), longer, run_dir=str(tmp_path / "run"), transport="serial",
+             eval_episodes=0, total_steps=64, quiet=True, **sizes)  # fmt: skip
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "1", "--trust",
+                 "--video", str(tmp_path)]) == 0  # fmt: skip
+    with imageio.get_reader(tmp_path / "episode.mp4") as video:
+        assert sum(1 for _ in video) == 10
+
+
 @pytest.mark.parametrize("drawn", [True, False])
 def test_a_run_s_video_draws_actions_where_its_evaluations_do(tmp_path, drawn):
     sizes = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 32, "batch_size": 64}

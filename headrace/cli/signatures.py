@@ -12,11 +12,12 @@ from headrace.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from headrace.actors.episodes import Limits
+    from headrace.envs.changes import EnvChange
     from headrace.evaluation import Evaluation
     from headrace.nn.multi_policy import AnyPolicy
 
-    # seed, env_kwargs, engine, deterministic and limits, in the order of record_video
-    _How: TypeAlias = tuple[int, dict[str, Any], str, bool, Limits]
+    # seed, env_kwargs, engine, deterministic, limits and env_changes, as in record_video
+    _How: TypeAlias = tuple[int, dict[str, Any], str, bool, Limits, list[EnvChange]]
 
 __all__ = ["doctor", "evaluate", "league", "play", "plot", "references", "report", "score", "watch"]
 
@@ -64,26 +65,33 @@ def evaluate(
     policy = load(run_dir, which, trust=trust)
     kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
     deterministic = config.get("eval_deterministic", True)
-    how = seed, kwargs, config["engine"], deterministic, limits_of(config, max_steps, timeout_s)
+    limits, changes = limits_of(config, max_steps, timeout_s), _changes_before(folder)
+    how = seed, kwargs, config["engine"], deterministic, limits, changes
     if isinstance(env, Tasks):
         env = probe(env, config["engine"], kwargs, seed, looks_for_stacks=False).env
     count = (config["eval_episodes"] or 20) if episodes is None else episodes
-    result = _evaluated(folder, policy, env, count, config.get("info_metrics"), how)
+    result = _evaluated(policy, env, count, config.get("info_metrics"), how)
     print(result.to_json() if json else "\n".join(_lines_of(result)))
     if video is not None:
         _record(policy, env, video, how)
 
 
-def _evaluated(
-    folder: Path, policy: AnyPolicy, env: Any, episodes: int, info_metrics: Any, how: _How
-) -> Evaluation:
-    """Evaluate a policy with the changes that its run made to evaluation environments."""
+def _changes_before(folder: Path) -> list[EnvChange]:
+    """Return the changes that a run made to evaluation environments before a checkpoint."""
     from headrace.envs.changes import EnvChange
-    from headrace.evaluation import evaluate
     from headrace.rundir import checkpoint
 
-    seed, kwargs, engine, deterministic, limits = how
     made = map(EnvChange.from_json, checkpoint.env_changes(folder))
+    return [change for change in made if change.evaluation]
+
+
+def _evaluated(
+    policy: AnyPolicy, env: Any, episodes: int, info_metrics: Any, how: _How
+) -> Evaluation:
+    """Evaluate a policy with the changes that its run made to evaluation environments."""
+    from headrace.evaluation import evaluate
+
+    seed, kwargs, engine, deterministic, limits, changes = how
     return evaluate(
         policy,
         env,
@@ -93,7 +101,7 @@ def _evaluated(
         env_kwargs=kwargs,
         deterministic=deterministic,
         info_metrics=info_metrics,
-        env_changes=[change for change in made if change.evaluation],
+        env_changes=changes,
         max_steps=limits.max_steps,
         timeout_s=limits.timeout_s,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from headrace.actors.episodes import (
     played,
     time_limit,
 )
+from headrace.envs.changes import EnvChange, apply
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
 from headrace.errors import ConfigError
@@ -59,6 +60,7 @@ def record_video(
     engine: str = "auto",
     deterministic: bool = True,
     limits: Limits = Limits(),  # noqa: B008
+    env_changes: Iterable[EnvChange] = (),
 ) -> Path:
     """Write one episode, from its first to its last observation, as ``episode.mp4``.
 
@@ -72,8 +74,10 @@ def record_video(
 
     Args:
         deterministic: play the most likely actions; False: sample actions with ``seed``.
-        Returns:
-            path of the video.
+        env_changes: changes to the environment before its first step.
+
+    Returns:
+        path of the video.
 
     Raises:
         ConfigError: the environment can't be made, or provides no images in any of these ways.
@@ -86,6 +90,8 @@ def record_video(
         stack.enter_context(checkpoint_errors(path))
         envs = _first_that_shows(policy, env, env_kwargs or {}, engine, seed)
         stack.enter_context(contextlib.closing(envs))
+        for change in env_changes:
+            apply(envs, change, env_name(env))
         folder.mkdir(parents=True, exist_ok=True)
         private = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # ffmpeg follows links
         stack.enter_context(torch_threads(1))  # more threads are slower for one observation

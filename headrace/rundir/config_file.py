@@ -58,7 +58,7 @@ def from_json(values: dict[str, Any], **overrides: Any) -> Config:
     for name in values:
         if name not in names:
             raise unknown_setting(name)
-    if values.get("checkpoint_interval_s", 0.0) in ("inf", None):  # null in earlier runs
+    if values.get("checkpoint_interval_s") == "inf":
         values["checkpoint_interval_s"] = math.inf
     algo, network = values.get("algo"), values.get("network")
     if isinstance(algo, dict):

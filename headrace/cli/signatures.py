@@ -172,6 +172,7 @@ def play(
     from headrace.processes.display import has_display
     from headrace.zoo.play import Player, checkpoint_of
 
+    require(episodes >= 0, "episodes", episodes, "0 or more (nearest: 0)")
     folder = checkpoint_of(what)
     player = Player(folder, seed, trust, max_steps, timeout_s)
     import_from_here_if_named(player.config)

@@ -138,6 +138,13 @@ def test_what_is_neither_a_policy_nor_a_run_and_a_strangers_code_are_refused(tmp
     assert "would import and run the code it names: env='os:getcwd'" in capsys.readouterr().err
 
 
+def test_a_number_of_episodes_below_0_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["play", "cartpole", "--episodes", "-2"]) == 2
+    assert "episodes=-2 must be 0 or more" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_returns_of_a_game_are_printed_by_agent(tmp_path, capsys):
     how = {"transport": "serial", "total_steps": 200, "eval_episodes": 0, "quiet": True}
     env = "pettingzoo:classic/tictactoe_v3"

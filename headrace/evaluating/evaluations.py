@@ -114,7 +114,7 @@ class Evaluations:
         mean = self._group.broadcast(mean)
         progress.exclude(time.monotonic() - start)
         if mean is None or mean >= target:
-            return self._stops(target, steps, log)
+            return self._stops(target, steps, None if self._interrupted() else log)
         self.latest = mean
         if log is not None and not self._next_try:
             self._notify(_unconfirmed(target, mean, self._config.eval_deterministic))

@@ -10,6 +10,7 @@ from tries import few_of
 from worlds.changing import Changing
 
 import headrace as hr
+from headrace.evaluating.evaluator import Evaluator
 from headrace.rundir.files import read_jsonl
 
 TOTAL = 2_048
@@ -54,6 +55,16 @@ def test_a_run_continues_where_the_reported_actions_are_worse(tmp_path, capsys, 
     steps = [row["env_steps"] for row in read_jsonl(tmp_path / "run/evaluations.jsonl")]
     assert len(steps) > 2
     assert all(b >= 1.1 * a for a, b in itertools.pairwise(steps))
+
+
+def test_an_interrupted_confirmation_is_no_success(tmp_path, monkeypatch, capsys):
+    config = hr.Config(
+        Changing, hr.PPO(learning_rate=1e-9), run_dir=str(tmp_path / "run"), **HALF, **HOW
+    )
+    with hr.Trainer(config) as trainer:
+        monkeypatch.setattr(Evaluator, "wait", lambda *_: trainer.interrupt())
+        assert list(trainer)[-1].env_steps < TOTAL
+    assert "reached stop_return" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

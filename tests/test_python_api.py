@@ -142,6 +142,17 @@ def test_runs_that_begin_in_the_same_second_have_different_directories(tmp_path,
         assert [one.run_dir for one in both] == [tmp_path / "runs/a", tmp_path / "runs/a-2"]
 
 
+def test_a_run_that_is_refused_leaves_no_directory(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise ConfigError("too large")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace.trainer.training_loop.check_room", refuse)
+    with pytest.raises(ConfigError, match="too large"):
+        hr.train("CartPole-v1", "a2c", **TINY)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_directory_that_exists_is_answered_in_the_words_of_the_caller(trained, capsys):
     run_dir = trained[1]
     with pytest.raises(CheckpointError, match=r"with resume=True, .* with overwrite=True"):

@@ -26,7 +26,7 @@ from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import full_float32, torch_threads
 from headrace.processes.ray_package import ray_package
 from headrace.rundir import checkpoint
-from headrace.rundir.directories import check, default_run_dir, reserve
+from headrace.rundir.directories import check, default_run_dir
 from headrace.rundir.league_run import check_opponents
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
@@ -78,10 +78,7 @@ def begin(
         start_fork_server()
     index = group.rank + 1 if group.size > 1 else 0  # the group's parent probes as number 0
     with first_look(needs_processes, config.seed, config.actor_timeout_s, index) as look:
-        config, probe = _probe_and_resolve(config, group, notify, run_dir, look)
-    if config.run_dir is None and group.rank == 0:  # runs of the same second have the same name
-        run_dir = reserve(run_dir)
-    return config, probe, run_dir
+        return *_probe_and_resolve(config, group, notify, run_dir, look), run_dir
 
 
 def in_full(config: Config) -> Config:

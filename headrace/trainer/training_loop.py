@@ -18,6 +18,7 @@ from headrace.errors import StacksChanged
 from headrace.evaluating.evaluations import Evaluations
 from headrace.evaluating.evaluator import Evaluator
 from headrace.learner.metrics import mean_metrics
+from headrace.rundir.directories import reserve
 from headrace.rundir.league_run import member
 from headrace.rundir.metric_accumulators import MetricAccumulator
 from headrace.rundir.result import Result
@@ -82,6 +83,8 @@ class TrainingLoop:
         check_processes(config)
         check_room(config, self.policy, probe.env)
         check_shared_room(config, self.policy, probe.env)
+        if config.run_dir is None and group.rank == 0:
+            self.run_dir = reserve(self.run_dir)
         self.config, self.env = config, probe.env
         self.current = CurrentHyperparameters(config.algo)
         self.changes = HyperparameterChanges(self.current, group, self._changed)

@@ -65,7 +65,7 @@ def evaluate(
     policy = load(run_dir, which, trust=trust)
     kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
     deterministic = config.get("eval_deterministic", True)
-    limits, changes = limits_of(config, max_steps, timeout_s), _changes_before(folder)
+    limits, changes = limits_of(config, max_steps, timeout_s), checkpoint.eval_env_changes(folder)
     how = seed, kwargs, config["engine"], deterministic, limits, changes
     if isinstance(env, Tasks):
         env = probe(env, config["engine"], kwargs, seed, looks_for_stacks=False).env
@@ -74,15 +74,6 @@ def evaluate(
     print(result.to_json() if json else "\n".join(_lines_of(result)))
     if video is not None:
         _record(policy, env, video, how)
-
-
-def _changes_before(folder: Path) -> list[EnvChange]:
-    """Return the changes that a run made to evaluation environments before a checkpoint."""
-    from headrace.envs.changes import EnvChange
-    from headrace.rundir import checkpoint
-
-    made = map(EnvChange.from_json, checkpoint.env_changes(folder))
-    return [change for change in made if change.evaluation]
 
 
 def _evaluated(

@@ -252,17 +252,18 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
     policy.load_state_dict(weights)
 
 
-def env_changes(folder: Path) -> list[str]:
-    """Return changes that callbacks made to the environments, as JSON.
+def eval_env_changes(folder: Path) -> list[EnvChange]:
+    """Return changes that callbacks made to evaluation environments before the checkpoint.
 
     A policy alone has those of its evaluation during training, if there was one.
 
     Raises:
         CheckpointError: the training state is missing or corrupt.
     """
-    if not os.path.lexists(folder / "trainer.pt"):
-        return list(read_config(folder).get("env_changes", []))
-    return list(load_trainer(folder).get("env_changes", []))
+    is_run = os.path.lexists(folder / "trainer.pt")
+    saved = load_trainer(folder) if is_run else read_config(folder)
+    changes = map(EnvChange.from_json, saved.get("env_changes", []))
+    return [change for change in changes if change.evaluation]
 
 
 def load_trainer(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from typing import Any
 
 from headrace import zoo
 from headrace.actors.episodes import Limits, drawing, limits_of, played, whole_episodes
+from headrace.envs.changes import EnvChange, apply
 from headrace.envs.make import make_vec
+from headrace.envs.names import env_name
 from headrace.errors import CheckpointError, ConfigError, nearest
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.rundir import checkpoint, resolve_imports
@@ -89,6 +91,11 @@ class Player:
         """Return True if evaluations play the most likely actions."""
         return bool(self.config.get("eval_deterministic", True))
 
+    @functools.cached_property
+    def env_changes(self) -> list[EnvChange]:
+        """Changes that the run made to evaluation environments."""
+        return checkpoint.eval_env_changes(self.folder)
+
     @property
     def limits(self) -> Limits:
         """Limits of an episode."""
@@ -101,7 +108,7 @@ class Player:
             ConfigError: the environment can't be made, or provides no images.
         """
         how = self.seed, self.kwargs, self.config["engine"], self.deterministic, self.limits
-        return record_video(self.policy, self.env, to, *how)
+        return record_video(self.policy, self.env, to, *how, self.env_changes)
 
     def episodes(self, count: int, window: bool) -> Iterator[tuple[dict[str, float], int]]:
         """Play episodes one by one; yield the returns and the number of steps of each.
@@ -120,6 +127,8 @@ class Player:
         with contextlib.ExitStack() as stack:
             envs = make_vec(self.env, 1, engine, kwargs)
             stack.callback(envs.close)
+            for change in self.env_changes:
+                apply(envs, change, env_name(self.env))
             stack.enter_context(drawing(self.seed, self.deterministic))
             moments = played(self.policy, envs, self.seed, self.deterministic)
             agents: tuple[str, ...] = tuple(getattr(envs, "agents", ("",)))

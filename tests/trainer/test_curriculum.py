@@ -22,6 +22,7 @@ from headrace.cli import main
 from headrace.envs.changes import apply, assign, call
 from headrace.envs.names import resolve
 from headrace.rundir import checkpoint
+from headrace.zoo.play import Player
 
 SIZES = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 10, "log_interval_s": 1e-6}
 
@@ -138,6 +139,8 @@ def test_evaluations_alone_can_change(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["mean"], again["metrics"]) == (35.0, {"level": 7.0})
+    player = Player(checkpoint.find(tmp_path / "run"), seed=0)
+    assert next(player.episodes(1, window=False)) == ({"": 35.0}, 5)
 
 
 def test_the_best_policy_is_evaluated_with_the_changes_before_it(tmp_path, capsys):

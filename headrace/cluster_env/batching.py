@@ -76,7 +76,7 @@ def padding(
         last: their latest observations, ``[B, ...]``.
         action: zeros, ``[B, ...]``.
         core: initial recurrent states, ``[B, ...]``.
-        extras: those of another worker, if any; replaced by zeros here.
+        extras: a step of another worker's or an earlier rollout's, ``[B, ...]``; replaced by zeros.
     """
     shape = (num_steps, len(env_id))
 
@@ -95,5 +95,5 @@ def padding(
         "episode_return": np.full(shape, np.nan, np.float32),
         "episode_length": np.full(shape, np.nan, np.float32),
         "env_id": env_id,
-        "extras": tree.map_leaves(np.zeros_like, extras),
+        "extras": repeated(num_steps, tree.map_leaves(np.zeros_like, extras)),
     }

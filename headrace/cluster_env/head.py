@@ -44,6 +44,7 @@ class ClusterHead:
         self._divergence = np.zeros(self.num_workers)  # each worker's latest running mean
         self._diverges = np.zeros(self.num_workers, bool)  # whether it is known
         self._discarded = np.zeros(self.num_workers, int)  # steps run ahead and discarded
+        self._extras: dict[str, Any] = {}  # a step of the latest rollout's, ``[B, ...]``
         self._sync = AgentSync(self.num_workers, settings.rule)
         self.pool = WorkerPool(config, setups)
         try:
@@ -175,11 +176,11 @@ class ClusterHead:
             {i: self._sync.request(i, "collect", num_steps) for i in everyone}
         )
         parts = {i: self._record(i, answer) for i, answer in answers.items()}
-        extras: dict[str, Any] = next((part["extras"] for part in parts.values()), {})
         none = create_empty_array(action_space, self.size)
         for i in set(everyone) - set(parts):
             core = tree.map_leaves(as_array, initial_state(agent, self.size))
-            parts[i] = padding(num_steps, np.r_[self.rows(i)], self.obs[i], none, core, extras)
+            rows, extras = np.r_[self.rows(i)], self._extras
+            parts[i] = padding(num_steps, rows, self.obs[i], none, core, extras)
         return join_rollouts([parts[i] for i in everyone])
 
     def stream(self, agent: Any, num_steps: int) -> Iterator[Rollout]:
@@ -207,6 +208,7 @@ class ClusterHead:
         rows = tree.map_leaves(lambda x: x[:-1], part["obs"]), part["action"], part["log_prob"]
         obs, action, log_prob = tree.map_leaves(lambda x: x.reshape(-1, *x.shape[2:]), rows)
         self._sync.acted(worker, answer.version, obs, action, log_prob)
+        self._extras = tree.map_leaves(lambda x: x[0].copy(), part["extras"])
         return part
 
     # -- what is counted ------------------------------------------------------------------------

@@ -139,6 +139,20 @@ def test_a_death_in_reset_is_made_good_within_it(make, warned):
     assert "fault" not in envs.step(np.zeros(4, int))[-1]
 
 
+@pytest.mark.filterwarnings("ignore:worker")
+def test_a_rollout_without_any_worker_has_the_extras_of_earlier_ones(make):
+    envs = make(CountingEnv, LocalConfig(nodes=1), envs_per_node=2)
+    envs.reset(seed=0)
+    agent = Returning(lambda obs: {"action": obs[:, 0].long() * 0, "value": obs[:, :3]})
+    envs.collect(agent, 3)
+    envs._head.pool._nodes[0].child.process.kill()
+    rollout = envs.collect(agent, 5)
+    assert list(envs.faults) == [0]
+    assert rollout.first.all()
+    assert rollout.extras["value"].shape == (5, 2, 3)
+    assert not rollout.extras["value"].any()
+
+
 # -- agents ---------------------------------------------------------------------------------------
 
 

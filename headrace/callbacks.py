@@ -38,13 +38,16 @@ class CallbackList:
         notify: called with a line of text when a dispensable callback fails.
 
     Raises:
-        ConfigError: a callback is not callable.
+        ConfigError: a callback is not callable, or is a class.
     """
 
     def __init__(self, callbacks: Iterable[Any], notify: Callable[[str], None] = print) -> None:
         listed = list(callbacks)
         for one in listed:
             require(callable(one), "callbacks", one, "functions, or objects with __call__")
+            # The class would be called with each result, which only makes another object.
+            name = getattr(one, "__name__", "")
+            require(not inspect.isclass(one), "callbacks", one, f"objects, such as {name}()")
         self._callbacks = [
             _OptionalCallback(one, notify) if getattr(one, "dispensable", False) else one
             for one in listed

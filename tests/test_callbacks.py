@@ -80,6 +80,12 @@ def test_one_false_ends_a_run_and_what_cant_be_called_is_refused_before_it_begin
     assert not Path(tiny().run_dir).exists()
 
 
+def test_a_class_instead_of_an_object_raises_before_the_run_begins(tiny):
+    with pytest.raises(ConfigError, match=r"callbacks=.*must be objects, such as Notes\(\)"):
+        hr.train(tiny(), callbacks=[Notes])
+    assert not Path(tiny().run_dir).exists()
+
+
 class Tracker(Notes):
     """An optional callback."""
 

@@ -90,5 +90,6 @@ class GameEnv(gymnasium.Env[Any, Any]):
         return self._env.render()
 
     def close(self) -> None:
-        """Close the game."""
-        self._env.close()
+        """Close the game, if it has a method for that."""
+        if hasattr(self._env, "close"):
+            self._env.close()

@@ -48,6 +48,13 @@ def test_a_turn_based_game_flags_whose_step_is_complete() -> None:
         assert len(set(info[FLAGS][OVER].tolist())) == 1
 
 
+def test_a_game_needs_no_method_close() -> None:
+    game = Matching()
+    methods = ("observation_space", "action_space", "reset", "step")
+    bare = SimpleNamespace(**{name: getattr(game, name) for name in ("possible_agents", *methods)})
+    GameEnv(bare, "Matching", 100, Contract).close()
+
+
 @pytest.mark.parametrize("engine", ["sync", "threads", "async"])
 @pytest.mark.parametrize("env", [CountingGame, CountingTurns])
 def test_engines_carry_a_reward_per_agent(env: Any, engine: str) -> None:

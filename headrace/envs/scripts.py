@@ -12,7 +12,9 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
+import json
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -128,6 +130,16 @@ def _in_notebook(setting: str, path: str) -> Any:
         f"{setting}='__main__:{path}' was defined without a file, as in a notebook: define {path} "
         f"here first, or move it into a module and give {setting}='module:{path}'"
     )
+
+
+def check_files(values: Any) -> None:
+    """Raise ConfigError if JSON values name code of a notebook, which only this process has."""
+    here = re.findall(rf'"({_MAIN}[^"]*)"', json.dumps(values))
+    if here and _main_file() is None:
+        raise ConfigError(
+            f"{here[0]!r} was defined without a file, as in a notebook, so other processes can't "
+            "import it: move it into a module"
+        )
 
 
 def from_file(setting: str, value: Any) -> Any:

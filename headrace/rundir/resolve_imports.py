@@ -86,6 +86,16 @@ def config(values: dict[str, Any]) -> Config:
     return from_json(values, **settings(Path(), {"config": values}, trusted=True))
 
 
+def check_importable(values: dict[str, Any]) -> None:
+    """Raise ConfigError if another process couldn't import the code that a config names.
+
+    Args:
+        values: result of ``Config.to_json``.
+    """
+    config(values)
+    scripts.check_files(values)
+
+
 def algorithm(config: dict[str, Any], overridden: tuple[str, ...] = ()) -> dict[str, Any]:
     """The saved hyperparameters, with the algorithm's class and functions of schedules imported.
 

@@ -13,6 +13,7 @@ import tyro
 from headrace.config import Config
 from headrace.envs.suites import Suite
 from headrace.errors import ConfigError, require, setting
+from headrace.rundir import resolve_imports
 from headrace.rundir.config_file import replaced
 from headrace.studies.fitness import suite_of
 from headrace.studies.sample import IMPALA, Parameter, parse
@@ -134,7 +135,9 @@ class Sweep:
         return replaced(self.base, {**values, **of_run})
 
     def check(self) -> None:
-        """Raise ConfigError if nothing is sampled, or a reference score is missing."""
+        """Raise ConfigError if nothing is sampled, a reference score is missing, or the processes
+        of the runs couldn't import the code that a setting names.
+        """
         if not self.parameters:
             some = "'learning_rate=loguniform:1e-5,1e-2'"
             raise ConfigError(
@@ -142,3 +145,4 @@ class Sweep:
                 f"{setting('preset', repr('impala'))}"
             )
         _ = self.suite
+        resolve_imports.check_importable(self.base.to_json())

@@ -8,6 +8,7 @@ import random
 import sys
 from pathlib import Path
 
+import gymnasium
 import optuna
 import pytest
 from patience import PATIENCE_S, wait_until
@@ -227,6 +228,24 @@ def test_a_wrong_command_is_one_sentence(tmp_path, monkeypatch, capsys, words, t
     assert status == 2
     assert told in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def _unnamed():
+    return gymnasium.make("CartPole-v1")
+
+
+def test_code_that_other_processes_cannot_import_is_an_error_before_anything_starts(
+    tmp_path, monkeypatch
+):
+    unnamed = {"learning_rate": [1e-3, 1e-4]}, {"output": str(tmp_path / "sweep")}
+    with pytest.raises(ConfigError, match=r"env=.*<lambda>' can't be found by its name"):
+        hr.sweep(lambda: _unnamed(), hr.PPO(), unnamed[0], **unnamed[1])
+    monkeypatch.setattr(_unnamed, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "_unnamed", _unnamed, raising=False)
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    with pytest.raises(ConfigError, match=r"'__main__:_unnamed' was defined without a file"):
+        hr.sweep(_unnamed, hr.PPO(), unnamed[0], **unnamed[1])
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_sizes_that_are_left_open_suit_the_tasks_of_all_trials():

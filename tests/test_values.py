@@ -231,6 +231,13 @@ def test_a_public_function_refuses_wrong_arguments_in_one_sentence(case):
     assert "\n" not in str(error.value)
 
 
+def test_a_class_is_named_by_errors_of_its_arguments():
+    with pytest.raises(ConfigError, match="'foo' is unknown to Trainer"):
+        hr.Trainer(foo=1)
+    with pytest.raises(ConfigError, match=r"^Trainer: missing a required argument: 'config'"):
+        hr.Trainer()
+
+
 def test_an_unknown_keyword_names_the_nearest_setting():
     with pytest.raises(ConfigError, match=r"'learning_rat' is unknown to APPO.*'learning_rate'"):
         hr.APPO(learning_rat=1)

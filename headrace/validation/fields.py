@@ -99,7 +99,8 @@ def check_arguments(cls: Any, args: tuple[Any, ...], values: dict[str, Any]) -> 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """Return a function whose arguments are validated by their annotations."""
-    signature, name = inspect.signature(function), function.__name__
+    signature = inspect.signature(function)
+    name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @functools.wraps(function)
     def call(*args: P.args, **values: P.kwargs) -> T:

@@ -58,7 +58,8 @@ class ClusterEnv(VectorEnv):
         self, env_config: dict[str, Any] | EnvConfig, config: BackendConfig | None = None
     ) -> None:
         self.env_config, self.config = as_env_config(env_config), config or LocalConfig()
-        require(hasattr(self.config, "open"), "config", config, "a LocalConfig or RayConfig")
+        valid = "a LocalConfig, RayConfig, SlurmConfig or KubernetesConfig"
+        require(hasattr(self.config, "open"), "config", config, valid)
         self.num_envs = self.config.nodes * self.env_config.envs_per_node
         self._example: dict[str, Any] = {}  # an agent's latest outputs on some worker
         self._head: ClusterHead | None = ClusterHead(self.env_config, self.config)  # None: closed

@@ -72,6 +72,12 @@ def test_a_bad_setting_of_a_place_is_refused(config, settings, says):
     assert "\n" not in str(error.value)
 
 
+def test_all_places_are_named_for_a_wrong_one():
+    places = "a LocalConfig, RayConfig, SlurmConfig or KubernetesConfig"
+    with pytest.raises(ConfigError, match=rf"^config=3 must be {places}$"):
+        ClusterEnv({"env_name": "CartPole-v1"}, 3)
+
+
 def test_a_bad_number_of_cores_is_refused():
     with pytest.raises(ConfigError, match=r"^RayConfig: cpus_per_node=-1 must be 0 or more "):
         RayConfig(cpus_per_node=-1)

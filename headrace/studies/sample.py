@@ -30,6 +30,7 @@ _RESERVED = (
     "network",
 )
 
+_CONSTANTS = {"None": None, "True": True, "False": False}  # as in Python and on the command line
 _MOST_TRIED = 256  # combinations of the other parameters that are tried with a value
 
 # IMPALA, Table D.1: initial distributions of hyperparameters, also for PBT. The paper's epsilons,
@@ -146,10 +147,13 @@ def _values(kind: str, ends: str) -> tuple[Any, ...]:
 
 
 def _value(text: str) -> Any:
+    text = text.strip()
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text.strip()
+        return text
 
 
 def _check_range(text: str, kind: str, values: tuple[Any, ...]) -> None:

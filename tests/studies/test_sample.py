@@ -31,6 +31,13 @@ def test_choices_may_be_lists_and_dicts_of_several():
     assert kwargs.values == ({"a": 1, "b": 2}, {})
 
 
+def test_choices_may_be_none_and_truth_values_as_python_writes_them():
+    texts = ["core=choice:lstm,None", "normalize_advantage=choice:True,False"]
+    core, normalized = parse(texts, hr.Config())
+    assert core.values == ("lstm", None)
+    assert normalized.values == (True, False)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from headrace.algos.common import Hyperparameters
 from headrace.learner.chunks import Chunks, max_steps
 from headrace.learner.fused import FusedNetwork, can_fuse
+from headrace.learner.metrics import checked_loss
 from headrace.learner.native import NativeOutputs
 from headrace.learner.optimizer import Optimizer
 from headrace.learner.step_costs import step_cost
@@ -106,7 +106,10 @@ class Gradients:
         if network.knows(algorithm, state):
             gradient, metrics = network.by_hand(algorithm, batch, state)
         else:
-            loss = functools.partial(algorithm.loss, batch=batch, state=state)
+
+            def loss(policy: Policy) -> tuple[Tensor, Metrics]:
+                return checked_loss(algorithm.loss(policy, batch, state), algorithm)
+
             gradient, metrics = network.by_autograd(loss, batch)
         return [gradient], metrics
 
@@ -116,7 +119,8 @@ class Gradients:
         return contextlib.nullcontext() if by_hand else self._policy.frozen_weights(learns=True)
 
     def _by_autograd(self, batch: Batch) -> tuple[list[Tensor], Metrics]:
-        loss, metrics = self.algorithm.loss(self._policy, batch, self._state)
+        returned = self.algorithm.loss(self._policy, batch, self._state)
+        loss, metrics = checked_loss(returned, self.algorithm)
         stand_ins = {p: x for part in bfloat16_modules(self._policy) for p, x in part.stand_ins()}
         trained = [stand_ins.get(p, p) for p in self._parameters if p.requires_grad]
         gradients = iter(torch.autograd.grad(loss, trained, materialize_grads=True))

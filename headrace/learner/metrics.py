@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,17 @@ def check_names(sums: Metrics, algorithm: str) -> None:
             f"the loss of {algorithm} reports no {', '.join(missing)}, which the learner reads: "
             "return the metrics of headrace.algos.common.total_loss, and add your own to them"
         )
+
+
+def checked_loss(returned: Any, algorithm: Any) -> tuple[Tensor, Metrics]:
+    """Return what a loss returned; raise ConfigError unless it is a scalar and its metrics."""
+    match returned:
+        case (Tensor() as loss, dict() as metrics) if loss.numel() == 1 and loss.requires_grad:
+            return loss, metrics
+    raise ConfigError(
+        f"{type(algorithm).__name__}.loss must return a scalar tensor with a gradient and a dict "
+        "of metrics, as headrace.algos.common.total_loss does"
+    )
 
 
 def as_numbers(sums: Metrics) -> dict[str, float]:

@@ -231,7 +231,7 @@ def test_it_is_algorithm_1_literally(check):
 @pytest.mark.filterwarnings("ignore:t_target")
 def test_a_broken_impact_is_caught(check, old, new):
     broken = mutate(impact, "IMPACT", old, new)
-    with pytest.raises((AssertionError, RuntimeError)):
+    with pytest.raises((AssertionError, RuntimeError, ConfigError)):
         check(broken)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headrace.algos.common import Hyperparameters
 from headrace.algos.minibatches import Minibatches
-from headrace.errors import NonFinite
+from headrace.errors import ConfigError, NonFinite
 from headrace.learner import learner_state
 from headrace.learner.action_means import mean_size
 from headrace.learner.batches import real_rows
@@ -136,6 +136,8 @@ class Learner:
             self.optimizer.eps = self.algorithm.optimizer_eps
         self._gradients.begin_update()
 
+        self._reward = None
+
         def scaled() -> Batch:
             batch = fresh()
             self._reward = batch.reward
@@ -151,6 +153,9 @@ class Learner:
             per_step = self._steps_at_once(cast(Minibatches, batches), learning_rate)
         else:
             per_step = self._steps(iter(batches), learning_rate)
+        if self._reward is None and not per_step:  # the run would never end
+            name = type(self.algorithm).__name__
+            raise ConfigError(f"{name}.batches must call fresh() or yield a batch in each update")
         self.targets.move()
         check_weights(self.optimizer.memory["flat"], self._where, learning_rate)
         return mean_metrics(per_step)

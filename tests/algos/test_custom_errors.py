@@ -33,3 +33,16 @@ def test_a_loss_that_returns_something_else_is_named(tmp_path, kind, core):
     with pytest.raises(hr.ConfigError, match=r"Returning\.loss must return a scalar tensor"):
         hr.train("CartPole-v1", Returning(kind=kind), network=network, run_dir=tmp_path / "run",
                  **TINY)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Idle(LossOnly):
+    """Neither takes rollouts nor trains."""
+
+    def batches(self, policy, fresh, state, group):
+        return []
+
+
+def test_batches_without_rollouts_stop_the_run(tmp_path):
+    with pytest.raises(hr.ConfigError, match=r"Idle\.batches must call fresh\(\)"):
+        hr.train("CartPole-v1", Idle(), run_dir=tmp_path / "run", **TINY)

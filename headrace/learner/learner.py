@@ -80,6 +80,7 @@ class Learner:
         kind, eps, fused = algorithm.optimizer, algorithm.optimizer_eps, algorithm.fused
         self.optimizer = Optimizer(kind, flat, eps, fused)
         self.state = algorithm.init(policy)
+        learner_state.check_state(self.state, algorithm)
         self._gradients = Gradients(policy, algorithm, self.state, flat)
         self._chunks = self._gradients.chunks(num_threads, chunk_steps)
         self._whole_update = self._gradients.whole_update(self.optimizer, self._chunks)

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import torch
+
+from headrace.errors import ConfigError
+
+
+def check_state(state: dict[str, Any], algorithm: Any) -> None:
+    """Raise ConfigError if a checkpoint of an algorithm's initial state couldn't be read again."""
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor | torch.nn.Module) or hasattr(value, "reshard"):
+            continue
+        try:
+            torch.save(_saved(value), file := io.BytesIO())
+            file.seek(0)
+            torch.load(file, weights_only=True)
+        except Exception as error:  # pickle and PyTorch raise many kinds
+            raise ConfigError(
+                f"{type(algorithm).__name__}.init returns {name!r}, a {type(value).__name__} that "
+                "checkpoints can't save: use tensors, plain values or objects with state_dict()"
+            ) from error
 
 
 def state_of(learner: Any) -> dict[str, Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.learner.learner import Learner
 from tests.algos.test_custom import TINY, LossOnly
+from tests.learner.test_learner import make_policy
 
 
 @dataclass(frozen=True)
@@ -46,3 +49,20 @@ class Idle(LossOnly):
 def test_batches_without_rollouts_stop_the_run(tmp_path):
     with pytest.raises(hr.ConfigError, match=r"Idle\.batches must call fresh\(\)"):
         hr.train("CartPole-v1", Idle(), run_dir=tmp_path / "run", **TINY)
+
+
+@dataclass(frozen=True)
+class Unsaved(LossOnly):
+    """Has a state that checkpoints can't hold."""
+
+    kind: str = "number"
+
+    def init(self, policy):
+        values = {"number": np.float64(1), "array": {"x": np.zeros(2)}, "function": lambda: 1}
+        return {"fine": {"a": [1, 2.0]}, "mine": values[self.kind]}
+
+
+@pytest.mark.parametrize("kind", ["number", "array", "function"])
+def test_a_state_that_could_not_be_resumed_is_an_error_at_the_start(kind):
+    with pytest.raises(hr.ConfigError, match=r"Unsaved\.init returns 'mine', a .* can't save"):
+        Learner(make_policy(), Unsaved(kind=kind))

@@ -15,6 +15,7 @@ from headrace.envs.changes import EnvChange, apply
 from headrace.envs.make import make_vec
 from headrace.envs.names import env_name
 from headrace.errors import CheckpointError, ConfigError, nearest
+from headrace.games.vector import agents_of
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.rundir import checkpoint, resolve_imports
 from headrace.rundir.video import record_video
@@ -131,7 +132,7 @@ class Player:
                 apply(envs, change, env_name(self.env))
             stack.enter_context(drawing(self.seed, self.deterministic))
             moments = played(self.policy, envs, self.seed, self.deterministic)
-            agents: tuple[str, ...] = tuple(getattr(envs, "agents", ("",)))
+            agents = agents_of(envs) or ("",)
             for i in range(count):
                 each, unfinished = whole_episodes(
                     moments, 1, 1, num_agents=len(agents), limits=self.limits

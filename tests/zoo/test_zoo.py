@@ -145,6 +145,24 @@ def test_a_number_of_episodes_below_0_is_refused(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+class Swarm(gymnasium.vector.SyncVectorEnv):
+    """Shown in a vector environment whose attribute ``agents`` isn't the names of a game's."""
+
+    agents = 3
+
+    def __init__(self, num_envs=1):
+        super().__init__([Shown] * num_envs)
+
+
+def test_an_attribute_agents_without_names_is_no_game(tmp_path, capsys):
+    how = {"transport": "serial", "total_steps": 64, "eval_episodes": 0, "quiet": True}
+    sizes = {"num_actors": 1, "envs_per_actor": 2, "fragment_length": 32, "batch_size": 64}
+    hr.train(Swarm, "a2c", run_dir=tmp_path / "run", **how, **sizes)
+    words = ["play", str(tmp_path / "run"), "--episodes", "1", "--trust", "--video", str(tmp_path)]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "return 5.00 after 5 steps\n"
+
+
 def test_the_returns_of_a_game_are_printed_by_agent(tmp_path, capsys):
     how = {"transport": "serial", "total_steps": 200, "eval_episodes": 0, "quiet": True}
     env = "pettingzoo:classic/tictactoe_v3"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.integrations import final, flat, needed
 
 _MOST = 100  # parameters that a server takes at once
-_LONGEST = 500  # characters of a parameter
+_LONGEST, _LONGEST_NAME = 500, 250  # characters of a parameter, and of any name
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 
 
@@ -51,7 +52,7 @@ class MLflow:
         number = there.experiment_id if there is not None else known
         run = self._client.create_run(number, run_name=trainer.run_dir.name, tags=self._tags)
         self.run_id: str = run.info.run_id
-        settings = flat(trainer.config.to_json()).items()
+        settings = _named(flat(trainer.config.to_json())).items()
         parameters = [self._entities.Param(k, str(v)[:_LONGEST]) for k, v in settings]
         for some in _parts(parameters):
             self._client.log_batch(self.run_id, params=some)
@@ -76,8 +77,8 @@ class MLflow:
         self._client.set_terminated(self.run_id, status)
 
     def _log(self, values: dict[str, float], step: int) -> None:
-        now = int(time.time() * 1000)
-        metrics = [self._entities.Metric(name, value, now, step) for name, value in values.items()]
+        now, named = int(time.time() * 1000), _named(values).items()
+        metrics = [self._entities.Metric(name, value, now, step) for name, value in named]
         self._client.log_batch(self.run_id, metrics=metrics)
 
 
@@ -91,6 +92,20 @@ def _impatient() -> Iterator[None]:
     finally:
         for name in ours:
             os.environ.pop(name, None)
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace characters in names that MLflow refuses, and with them all values of a call.
+
+    Environments choose some names: of numbers in infos, and of keys in their arguments.
+    """
+    return {_name(name): value for name, value in values.items()}
+
+
+def _name(name: str) -> str:
+    parts = re.sub(r"[^\w. :/-]", "_", name).split("/")
+    name = "/".join("_" if part in ("", ".", "..") else part for part in parts)
+    return name[:_LONGEST_NAME].rstrip("/.")
 
 
 def _parts(values: list[Any]) -> Iterator[list[Any]]:

@@ -102,6 +102,8 @@ class Image(nn.Module):
         """See ``Encoder.check``."""
         if not x.numel() or not self._symbols or self._clips:
             return
+        has_minimum = x.dtype.is_signed or x.dtype == torch.uint8
+        x = x if has_minimum else x.long()
         bounds, low = map(int, x.aminmax()), int(self._space.low.min())
         for value in bounds:
             if not low <= value < low + self._symbols:

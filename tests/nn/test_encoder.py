@@ -326,10 +326,12 @@ def test_symbols_are_looked_at_where_that_does_not_wait_for_an_accelerator():
     ("space", "network", "wrong", "kind"),
     [
         (Box(0, 9, (7, 7, 1), np.uint8), {"one_hot": ("obs",)}, (7, 7, 1), EnvironmentFault),
+        (Box(0, 9, (7, 7, 1), np.uint16), {"one_hot": ("obs",)}, (7, 7, 1), EnvironmentFault),
         (MultiDiscrete([9] * 4), {"text": ("obs",)}, (4,), IndexError),
+        (Box(0, 9, (4,), np.uint32), {"text": ("obs",)}, (4,), IndexError),
         (Discrete(9), {}, (), RuntimeError),
     ],
-    ids=["symbols", "tokens", "choices"],
+    ids=["symbols", "uint16 symbols", "tokens", "uint32 tokens", "choices"],
 )
 def test_a_torso_elsewhere_can_be_asked_what_it_could_not_read(space, network, wrong, kind):
     policy = policy_for(space, hr.Network(**network))

@@ -114,7 +114,7 @@ def _brief(value: Any) -> str:
 
 def join(league: Path, name: str) -> str:
     """Reserve a unique name in the league for a run: ``name``, or ``name`` with a number."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "run"
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".-") or "run"
     with checkpoint_errors(league):
         for number in range(1, 10_000):
             candidate = name if number == 1 else f"{name}-{number}"

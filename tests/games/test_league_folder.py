@@ -248,6 +248,14 @@ def test_a_run_that_goes_on_leaves_snapshots_that_others_play(tmp_path: Path) ->
     assert newest(snapshots(folder)).name == "x~2-200"
 
 
+@pytest.mark.parametrize("name", ["-x", ".-x", "-", "(1)", "a b"])
+def test_snapshots_of_a_run_of_any_name_are_found(tmp_path: Path, name: str) -> None:
+    league_writer.create(tmp_path, {"env": "x"})
+    run = league_writer.join(tmp_path, name)
+    league_writer.add(tmp_path, run, 10, FILES)
+    assert [(one.run, one.step) for one in snapshots(tmp_path)] == [(run, 10)]
+
+
 def test_an_opponent_that_cannot_be_read_is_drawn_no_more(tmp_path: Path) -> None:
     league_writer.create(tmp_path, {"env": "x"})
     league_writer.join(tmp_path, "r")

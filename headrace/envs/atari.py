@@ -93,6 +93,11 @@ def vector_settings(spec: EnvSpec, kwargs: dict[str, Any]) -> AtariSettings:
     return AtariSettings(**{**spec.kwargs, **kwargs})
 
 
+def ends_with_lives(spec: EnvSpec, kwargs: dict[str, Any]) -> bool:
+    """Return whether ale-py's vector environment reports a lost life as the end of an episode."""
+    return is_vector(spec) and vector_settings(spec, kwargs).life_loss_info
+
+
 def hint(spec: EnvSpec) -> str:
     """Suggest the vector environment's id of a game; "" for other environments."""
     game = _game(spec)

@@ -73,7 +73,7 @@ def _native(request: VectorEnvRequest) -> VectorEnv:
     except ConfigError as error:
         envs.close()
         raise EngineUnavailable(str(error)) from error
-    if atari.is_vector(target) and kwargs.get("life_loss_info"):
+    if isinstance(target, EnvSpec) and atari.ends_with_lives(target, kwargs):
         envs = atari.LivesAsEpisodes(envs)
     envs = with_vector_masks(envs, request.name)
     check_first_steps(envs, request.name, request.checked_steps)

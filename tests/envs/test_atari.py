@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 
 import gymnasium
@@ -155,6 +156,14 @@ def test_a_game_that_ends_while_nobody_plays_is_reset(cut):
     assert not np.any([reward, terminated, truncated])
     assert envs.step(np.array([1, 1]))[1].tolist() == [1.0, 1.0]
     assert below.actions[-1] == [1, 1]
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_lives_are_episodes_also_by_the_settings_of_a_registered_id(registered):
+    spec = gymnasium.spec("ALE/Breakout-v5")
+    own = dataclasses.replace(spec, kwargs={**spec.kwargs, "life_loss_info": registered})
+    with contextlib.closing(make_vec(own, 1, "native", {"num_threads": 1})) as envs:
+        assert isinstance(envs, atari.LivesAsEpisodes) == registered
 
 
 # -- evaluation -----------------------------------------------------------------------------------

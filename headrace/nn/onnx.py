@@ -1,7 +1,8 @@
 """Exports the deterministic policy to ONNX, for programs without PyTorch.
 
-Every input and output has a batch dimension of any size first. The leaves of nested spaces have
-dotted names, for example ``obs.position`` and ``action.0``.
+A policy of one task or agent takes its own observations and returns its own actions, as ``predict``
+does. Every input and output has a batch dimension of any size first. The leaves of nested spaces
+have dotted names, for example ``obs.position`` and ``action.0``.
 
     in    obs              the observation in its space's dtype, without an action mask in it
           action_mask      [B, num_mask] bool, flat (``headrace.spaces.masks.flatten_mask``)
@@ -33,8 +34,10 @@ from torch import Tensor, nn
 
 from headrace.errors import ConfigError
 from headrace.extras import require
+from headrace.nn.onnx_spaces import mask_size, own_action, own_inputs, unified
 from headrace.nn.text import TextEncoder
 from headrace.ops import tree
+from headrace.spaces.masks import MASK
 from headrace.types import Tree
 
 _OWN_TORSO = (
@@ -91,7 +94,7 @@ class _Step(nn.Module):
     def forward(self, leaves: list[Tensor]) -> list[Tensor]:
         """Compute the outputs; ``leaves`` are those of ``example``."""
         policy, rest = self.policy, iter(leaves)
-        parts = tree.map_leaves(lambda _: next(rest), self.example)
+        parts = unified(policy, tree.map_leaves(lambda _: next(rest), self.example))
         inputs, first, core = parts.pop("obs"), parts.pop("first", None), parts.pop("state", ())
         if not policy.inputs.plain:
             inputs = {"observation": inputs, **parts}
@@ -103,14 +106,17 @@ class _Step(nn.Module):
         params, core = policy.act(inputs, first, core)
         mode = policy.distribution.mode(params)
         carried = mode if policy.inputs.previous else ()
-        return tree.leaves((policy.env_action(mode), params, carried, core))
+        action = own_action(policy, policy.env_action(mode))
+        return tree.leaves((action, params, carried, core))
 
 
 def _example(policy: Any, num_envs: int) -> dict[str, Tree]:
     """Return example inputs for this many environments, by the first part of their names."""
-    example = policy.inputs.example(num_envs)
-    plain = policy.inputs.plain
-    parts = {"obs": example} if plain else {"obs": example.pop("observation"), **example}
+    inputs = own_inputs(policy)
+    example = inputs.example(num_envs)
+    parts = {"obs": example} if inputs.plain else {"obs": example.pop("observation"), **example}
+    if MASK in parts:
+        parts[MASK] = parts[MASK][:, : mask_size(policy)]
     if policy.inputs.previous or policy.core is not None:
         parts["first"] = torch.zeros(num_envs, dtype=torch.bool)
     if policy.core is not None:

@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
+from headrace.envs.filler_actions import FillerActions
 from headrace.errors import ConfigError, EnvironmentFault
 from headrace.ops import tree
 
@@ -40,8 +41,9 @@ class NextStep(VectorWrapper):
     action is ignored, its observation comes from the reset, its reward is 0 and no flag is set. The
     inner environments can only be stepped together, so one that awaits its reset step plays one
     step of an episode that is discarded and is then reset again; it therefore draws more resets
-    from its random stream than in NEXT_STEP mode. ``infos`` come from the inner environments; array
-    entries of the reset's infos apply to the rows of reset steps.
+    from its random stream than in NEXT_STEP mode. Where there are action masks, the action of that
+    step is one that they allow. ``infos`` come from the inner environments; array entries of the
+    reset's infos apply to the rows of reset steps.
 
     Args:
         envs: supports ``reset(options={"reset_mask": mask})`` and returns the other rows unchanged.
@@ -54,6 +56,7 @@ class NextStep(VectorWrapper):
         self._name = name
         self._ended = np.zeros(envs.num_envs, bool)  # [B] bool, reset at the next step
         self._mask_is_obeyed = False
+        self._filler_actions = FillerActions(envs, name)
         self.metadata = {**envs.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def reset(
@@ -73,7 +76,9 @@ class NextStep(VectorWrapper):
         fillers = self._ended
         some_fillers = bool(fillers.any())
         if some_fillers and not self._same_step:
-            self.env.reset(options=_Mask(fillers))
+            self._filler_actions.note(*self.env.reset(options=_Mask(fillers)))
+        if some_fillers and (allowed := self._filler_actions.of(fillers)) is not None:
+            actions = _with_rows(actions, allowed, fillers)
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         if some_fillers:
             obs, infos = self._restart(obs, infos, fillers)
@@ -85,6 +90,7 @@ class NextStep(VectorWrapper):
                 raise EnvironmentFault(
                     f"{self._name} ended an episode in SAME_STEP mode without infos['final_obs']"
                 )
+            self._filler_actions.note(obs, infos)
             obs = _with_rows(obs, infos["final_obs"], self._ended)
         return obs, reward, terminated, truncated, infos
 

@@ -75,12 +75,12 @@ class MaskedByMethod(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not isinstance(info, dict) or MASK in info or (mask := self._masks()) is None:
             return info
         self._found.used = True
-        return {**info, MASK: _bits(self.env.action_space, mask, self._name)}
+        return {**info, MASK: mask_bits(self.env.action_space, mask, self._name)}
 
 
 def with_vector_masks(envs: VectorEnv, name: str) -> VectorEnv:
     """Wrap a vector environment if it has the method, which returns a mask for each row."""
-    masks = _vector_method_of(envs)
+    masks = vector_method_of(envs)
     shows = MASK in (parts(envs.single_observation_space) or ())
     if masks is None or shows or USED in envs.metadata:
         return envs
@@ -123,7 +123,7 @@ class RowsMaskedByMethod(VectorWrapper):
             )
         self._found.used = True
         space = self.single_action_space
-        return {**infos, MASK: np.stack([_bits(space, row, self._name) for row in rows])}
+        return {**infos, MASK: np.stack([mask_bits(space, row, self._name) for row in rows])}
 
 
 def _method_of(env: Any) -> Callable[[], Any] | None:
@@ -135,7 +135,8 @@ def _method_of(env: Any) -> Callable[[], Any] | None:
     return method if callable(method) else None
 
 
-def _vector_method_of(envs: VectorEnv) -> Callable[[], Any] | None:
+def vector_method_of(envs: VectorEnv) -> Callable[[], Any] | None:
+    """Return the method of a vector environment, or of all of its environments; None: neither."""
     layer: Any = envs
     while True:
         if callable(method := getattr(layer, METHOD, None)):
@@ -149,7 +150,7 @@ def _vector_method_of(envs: VectorEnv) -> Callable[[], Any] | None:
     return (lambda: layer.call(METHOD)) if all(each) else None
 
 
-def _bits(space: Any, mask: Any, name: str) -> np.ndarray:
+def mask_bits(space: Any, mask: Any, name: str) -> np.ndarray:
     """Convert a mask to ``[num_mask]`` bool in the order of the logits; None allows everything."""
     try:
         if isinstance(mask, list) and isinstance(space, MultiDiscrete) and np.ndim(mask[0]):

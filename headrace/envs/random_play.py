@@ -38,15 +38,15 @@ def allowed_action(envs: VectorEnv, obs: Any, infos: dict[str, Any]) -> Any:
     """Draw random actions, ``[B, ...]``, that the mask allows."""
     space, num_envs = envs.single_action_space, envs.num_envs
     mask = obs[MASK] if isinstance(obs, dict) and MASK in obs else infos.get(MASK)
-    actions = [sample_allowed(space, _row(mask, i)) for i in range(num_envs)]
+    actions = [sample_allowed(space, mask_row(mask, i)) for i in range(num_envs)]
     empty: Any = create_empty_array(space, num_envs)
     return concatenate(space, actions, empty)
 
 
-def _row(mask: Any, i: int) -> Any:
+def mask_row(mask: Any, i: int) -> Any:
     """Select a row of a vector environment's infos; Gymnasium adds entries that begin with "_"."""
     if isinstance(mask, dict):
-        return {k: _row(v, i) for k, v in mask.items() if not (k[:1] == "_" and k[1:] in mask)}
+        return {k: mask_row(v, i) for k, v in mask.items() if not (k[:1] == "_" and k[1:] in mask)}
     if isinstance(mask, tuple):
-        return tuple(_row(part, i) for part in mask)
+        return tuple(mask_row(part, i) for part in mask)
     return None if mask is None else mask[i]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,7 @@ class GymEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        if seed is not None and not _takes(self._env.reset, "seed"):
+        if seed is not None and not _reset_takes(self._env, "seed"):
             if callable(getattr(self._env, "seed", None)):
                 self._env.seed(seed)
             elif _takes(self._create, "seed"):
@@ -51,7 +52,7 @@ class GymEnv(gymnasium.Env):
                 self._env = self._create(seed=seed)
         options_by_name = {"seed": seed, "options": options}
         kwargs = {
-            key: value for key, value in options_by_name.items() if _takes(self._env.reset, key)
+            key: value for key, value in options_by_name.items() if _reset_takes(self._env, key)
         }
         returned = self._env.reset(**kwargs)
         if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
@@ -81,6 +82,23 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # some builtins have no signature
         return False
+
+
+def _reset_takes(env: Any, name: str) -> bool:
+    """Return whether ``reset`` takes an argument; Gym's wrappers pass ``**kwargs`` to their env."""
+    while not _takes(env.reset, name):
+        inner = getattr(env, "env", None)
+        if not _passes_on(env.reset) or not callable(getattr(inner, "reset", None)):
+            return False
+        env = inner
+    return True
+
+
+def _passes_on(function: Callable[..., Any]) -> bool:
+    with contextlib.suppress(TypeError, ValueError):  # some builtins have no signature
+        parameters = inspect.signature(function).parameters.values()
+        return any(one.kind is one.VAR_KEYWORD for one in parameters)
+    return False
 
 
 def _space(space: Any) -> Any:

@@ -74,6 +74,22 @@ class LateGymEnv(OldEnv):
         return obs, reward, False, done, info
 
 
+class Wrapper:
+    """A wrapper of Gym, whose ``reset`` passes its arguments on; ``gym.make`` adds three."""
+
+    def __init__(self, env=LateGymEnv) -> None:
+        self.env = env()
+        self.metadata, self.action_space = None, self.env.action_space
+        self.observation_space, self.step = self.env.observation_space, self.env.step
+
+    def reset(self, **kwargs):
+        return self.env.reset(**kwargs)
+
+
+def wrapped_twice():
+    return Wrapper(Wrapper)
+
+
 def play(env, steps, **kwargs):
     with contextlib.closing(make_vec(env, 2, env_kwargs=kwargs)) as envs:
         yield envs
@@ -90,10 +106,15 @@ def test_spaces_become_those_of_gymnasium():
     assert (env.render() == len("rgb_array")).all()
 
 
-@pytest.mark.parametrize("env", [OldEnv, SeededEnv, LateGymEnv])
+@pytest.mark.parametrize("env", [OldEnv, SeededEnv, LateGymEnv, wrapped_twice])
 def test_each_environment_gets_its_own_seed(env):
     _, (obs, _), *_ = play(env, 0)
     assert obs["picture"][:, 0, 0, 0].tolist() == [7, 8]
+
+
+def test_what_only_wraps_takes_no_more_than_the_inner_environment():
+    _, (obs, _), *_ = play(lambda: Wrapper(OldEnv), 0)
+    assert obs["picture"][:, 0, 0, 0].tolist() == [255, 255]
 
 
 @pytest.mark.parametrize("late", [False, True])

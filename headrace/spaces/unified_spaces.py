@@ -223,8 +223,10 @@ def masked(
     """Extend infos with a mask ``[*batch, choices]`` of an environment's own choices."""
     if not (isinstance(own, Discrete) and isinstance(whole, Discrete) and own.n < whole.n):
         return info
-    mask = info.get(MASK, np.ones((*batch, int(own.n)), np.int8))
-    return {**info, MASK: _longer(np.asarray(list(mask)), int(whole.n))}
+    mask = np.asarray(list(info.get(MASK, np.ones((*batch, int(own.n)), np.int8))))
+    if (present := info.get(f"_{MASK}")) is not None:  # Gymnasium's: other rows have no mask
+        mask, info = np.where(present[:, None], mask, 1), {**info, f"_{MASK}": np.ones(batch, bool)}
+    return {**info, MASK: _longer(mask, int(whole.n))}
 
 
 def fitted(obs: Any, space: gymnasium.Space[Any], axes: int = 0, at: Any = 0) -> Any:

@@ -16,6 +16,8 @@ from headrace.envs.tasks import named_in
 from headrace.envs.unified_tasks import UnifiedTask, UnifiedTaskVector, join
 from headrace.envs.wrappers import Wrap
 from headrace.errors import ConfigError
+from headrace.nn.inputs import info_mask
+from headrace.spaces import unified_spaces
 from headrace.spaces.masks import MASK
 
 
@@ -136,6 +138,12 @@ def test_a_tasks_own_mask_is_kept():
         infos={"action_mask": np.array([0, 1], np.int8)},
     )
     assert two.reset()[1]["action_mask"].tolist() == [0, 1, 0]
+
+
+def test_a_row_without_a_mask_is_allowed_the_choices_of_its_task_alone():
+    infos = {"action_mask": np.array([[0, 1], [0, 0]]), "_action_mask": np.array([True, False])}
+    shown = info_mask(unified_spaces.masked(infos, Discrete(2), Discrete(3), (2,)))
+    assert shown.tolist() == [[0, 1, 0], [1, 1, 0]]
 
 
 def test_choices_are_counted_from_0_and_arrive_from_their_own_start():

@@ -48,7 +48,7 @@ _CHOSEN_ON_PONG: Any = {
 }
 
 
-def atari(algorithm: str = "impala") -> Config:
+def atari(algorithm: str = "impala", num_actors: int | None = None) -> Config:
     """Settings for an ALE game, by default Pong, evaluated on 200 games with sampled actions.
 
     impala: Table G.1; 200 million frames. ppo: what Schulman et al. (2017, Table 5) played Atari
@@ -58,8 +58,10 @@ def atari(algorithm: str = "impala") -> Config:
     the previous action and reward.
     """
     if algorithm == "impact":
-        return impact_discrete(algorithm, "ALE/Pong-v5")
+        return impact_discrete(algorithm, "ALE/Pong-v5", num_actors or 10)  # max_lag depends on it
     protocol: Any = {"env_kwargs": PROTOCOL, **_EVALUATION}
+    if num_actors is not None:
+        protocol["num_actors"] = num_actors
     settings = {"network": Network(core_size=_UNITS), **_settings(algorithm)}
     return Config(env="ALE/Pong-v5", engine="native", scale_free=False, **protocol, **settings)
 

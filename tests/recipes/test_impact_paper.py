@@ -74,6 +74,13 @@ def test_on_atari_they_have_the_papers_network_and_images(algorithm):
     assert (lander.env, lander.env_kwargs) == ("LunarLander-v3", {})
 
 
+def test_the_recipe_of_atari_keeps_as_many_actors_busy():
+    flags = ["--env-id", "ALE/Pong-v5", "--num-actors", "64"]
+    one, other = (trained("impact", "--recipe", x, *flags) for x in ("atari", "impact-discrete"))
+    assert one.algo == other.algo
+    assert trained("ppo", "--recipe", "atari", "--num-actors", "8").num_actors == 8
+
+
 def test_other_flags_change_single_settings_of_the_recipe():
     flags = ["--recipe", "impact-continuous", "--env-id", "Hopper-v5", "--passes", "3"]
     config = trained("impact", *flags, "--num-actors", "8")

@@ -1,4 +1,4 @@
-"""Logs runs to MLflow, on a tracking server or in a folder."""
+"""Logs runs to an MLflow tracking server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class MLflow:
     """Callback that sends settings, results, the policy and plots to MLflow.
 
     Args:
-        experiment: there; made if there is none of this name.
-        tracking_uri: of the server, or a folder; None: as ``MLFLOW_TRACKING_URI`` says.
-        tags: of the run.
+        experiment: name of the experiment, which is created if it doesn't exist.
+        tracking_uri: of the server, or of a database; None: as ``MLFLOW_TRACKING_URI`` says.
+        tags: tags of the run.
 
     Raises:
         ConfigError: MLflow isn't installed.

@@ -51,11 +51,11 @@ _CHOSEN_ON_PONG: Any = {
 def atari(algorithm: str = "impala", num_actors: int | None = None) -> Config:
     """Settings for an ALE game, by default Pong, evaluated on 200 games with sampled actions.
 
-    impala: Table G.1; 200 million frames. ppo: what Schulman et al. (2017, Table 5) played Atari
-    with; appo: IMPALA's shallow network on normalised images, with settings that learn Pong
-    soonest; 40 million frames. impact: IMPACT's Table 1 with its network and 42 x 42 pixels. None
-    has a core; one that is asked for has 256 units, as in IMPALA's Figure 3, where it is also fed
-    the previous action and reward.
+    impala: Table G.1; 200 million frames. ppo: Schulman et al. (2017, Table 5), but with a constant
+    clip range; appo: IMPALA's shallow network on normalised images, with the settings that learnt
+    Pong soonest; both 40 million frames. impact: IMPACT's Table 1 with its network and 42 x 42
+    pixels. By default none is recurrent. A recurrent core has 256 units and, as in IMPALA's Figure
+    3, also gets the previous action and reward.
     """
     if algorithm == "impact":
         return impact_discrete(algorithm, "ALE/Pong-v5", num_actors or 10)  # max_lag depends on it

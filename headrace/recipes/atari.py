@@ -52,7 +52,7 @@ def atari(algorithm: str = "impala", num_actors: int | None = None) -> Config:
     """Settings for an ALE game, by default Pong, evaluated on 200 games with sampled actions.
 
     impala: Table G.1; 200 million frames. ppo: Schulman et al. (2017, Table 5), but with a constant
-    clip range; appo: IMPALA's shallow network on normalised images, with the settings that learnt
+    clip range; appo: IMPALA's shallow network on normalised images, with the settings that learned
     Pong soonest; both 40 million frames. impact: IMPACT's Table 1 with its network and 42 x 42
     pixels. By default none is recurrent. A recurrent core has 256 units and, as in IMPALA's Figure
     3, also gets the previous action and reward.

@@ -225,6 +225,7 @@ def test_a_signal_that_is_pending_when_a_run_begins_stops_it():
 
 def test_two_signals_that_are_pending_when_a_run_begins_stop_and_interrupt_it(ctrl_c):
     stopped, both = [], {signal.SIGHUP, signal.SIGINT}
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, both)
     try:
         for number in both:
@@ -235,6 +236,7 @@ def test_two_signals_that_are_pending_when_a_run_begins_stop_and_interrupt_it(ct
         assert both <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGHUP, hang_up)
 
 
 def test_a_signal_that_was_blocked_stays_unblocked_until_the_last_run_ends():

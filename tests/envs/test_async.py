@@ -198,7 +198,6 @@ SCRIPT = """
 import sys, time
 import numpy as np
 from headrace.envs import make_vec
-from headrace.envs.bounds_warnings import bounds_warnings_ignored, ignore_bounds_warnings
 from worlds import CountingEnv, FaultyEnv
 print("the script runs", flush=True)
 class Mine(CountingEnv):
@@ -248,7 +247,6 @@ def test_it_works_inside_a_daemonic_process(tmp_path, start):
     (tmp_path / "script.py").write_text("""
 import multiprocessing
 from headrace.envs import make_vec
-from headrace.envs.bounds_warnings import bounds_warnings_ignored, ignore_bounds_warnings
 from worlds import CountingEnv
 def child():
     envs = make_vec(CountingEnv, 2, "async")

@@ -181,7 +181,8 @@ def test_a_loaded_policy_predicts_for_one_observation_and_for_a_batch(tiny, fini
     alone = np.stack([policy.predict(obs)[0] for obs in batch])
     assert together.shape == (5, *policy.action_space.shape)
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(together, trainer.policy.predict(batch)[0])
+    before = trainer.policy.predict(batch)[0]  # other memory may be summed in another order
+    np.testing.assert_allclose(together, before, rtol=1e-5, atol=1e-6)
     assert all(policy.action_space.contains(action) for action in alone)
     single = gymnasium.make(env)
     assert space == trainer.policy.observation_space

@@ -12,9 +12,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-import json
 import os
-import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -132,14 +130,24 @@ def _in_notebook(setting: str, path: str) -> Any:
     )
 
 
-def check_files(values: Any) -> None:
-    """Raise ConfigError if JSON values name code of a notebook, which only this process has."""
-    here = re.findall(rf'"({_MAIN}[^"]*)"', json.dumps(values))
-    if here and _main_file() is None:
+def check_files(values: Any, file: str | None = None) -> None:
+    """Raise ConfigError if settings name code of a notebook, which only this process has.
+
+    Args:
+        values: result of ``Config.to_json``, or a part of it.
+        file: the file of ``values``, if a script defines its code.
+    """
+    if isinstance(values, str) and values.startswith(_MAIN) and file is None:
         raise ConfigError(
-            f"{here[0]!r} was defined without a file, as in a notebook, so other processes can't "
+            f"{values!r} was defined without a file, as in a notebook, so other processes can't "
             "import it: move it into a module"
         )
+    if isinstance(values, dict):
+        file = values.get("file") or values.get("env_file") or file
+        values = list(values.values())
+    if isinstance(values, list | tuple):
+        for one in values:
+            check_files(one, file)
 
 
 def from_file(setting: str, value: Any) -> Any:

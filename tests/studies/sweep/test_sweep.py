@@ -16,7 +16,9 @@ from warm import Program
 
 import headrace as hr
 from headrace.cli import main
+from headrace.config import algorithms
 from headrace.errors import ConfigError
+from headrace.rundir import resolve_imports
 from headrace.rundir.files import read_jsonl
 from headrace.studies import flags
 from headrace.studies.machine import wide_console
@@ -246,6 +248,20 @@ def test_code_that_other_processes_cannot_import_is_an_error_before_anything_sta
     with pytest.raises(ConfigError, match=r"'__main__:_unnamed' was defined without a file"):
         hr.sweep(_unnamed, hr.PPO(), unnamed[0], **unnamed[1])
     assert not (tmp_path / "sweep").exists()
+
+
+def test_code_of_a_file_is_importable_without_a_script(tmp_path, monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)  # as in the command
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\nimport gymnasium\nimport headrace as hr\n\n"
+        "def make():\n    return gymnasium.make('CartPole-v1')\n\n"
+        "@dataclass(frozen=True)\nclass Mine(hr.PPO):\n    pass\n"
+    )
+    config = hr.Config(f"{file}:make")
+    resolve_imports.check_importable(config.to_json())
+    kind = algorithms.find(f"{file}:Mine", None)
+    resolve_imports.check_importable(hr.Config("CartPole-v1", kind()).to_json())
 
 
 def test_sizes_that_are_left_open_suit_the_tasks_of_all_trials():

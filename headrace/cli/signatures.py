@@ -65,7 +65,8 @@ def evaluate(
     policy = load(run_dir, which, trust=trust)
     kwargs = config["env_kwargs"] | config.get("eval_env_kwargs", {})
     deterministic = config.get("eval_deterministic", True)
-    limits, changes = limits_of(config, max_steps, timeout_s), checkpoint.eval_env_changes(folder)
+    limits = limits_of(config, max_steps, timeout_s)
+    changes = checkpoint.eval_env_changes(folder, trust)
     how = seed, kwargs, config["engine"], deterministic, limits, changes
     if isinstance(env, Tasks):
         env = probe(env, config["engine"], kwargs, seed, looks_for_stacks=False).env

@@ -72,8 +72,19 @@ class EnvChange:
 
     @staticmethod
     def from_json(text: str) -> EnvChange:
-        """Read what :meth:`to_json` wrote; tuples become lists."""
-        return EnvChange(**json.loads(text))
+        """Read what :meth:`to_json` wrote; tuples become lists.
+
+        Raises:
+            TypeError, ValueError: it isn't a change, or is one that :func:`call` would reject.
+        """
+        change = EnvChange(**json.loads(text))
+        is_call = change.kind == "call" and isinstance(change.args, list)
+        is_set = change.kind == "set" and isinstance(change.args, list) and len(change.args) == 1
+        if not (is_call or is_set) or not isinstance(change.kwargs, dict):
+            raise ValueError(f"{shown(text)} isn't a change to an environment")
+        if reason := _why_rejected(change):
+            raise ValueError(reason)
+        return change
 
 
 def _plain(value: Any) -> Any:
@@ -100,17 +111,23 @@ def assign(name: str, value: Any, evaluation: bool = False, training: bool = Tru
 
 
 def _checked(change: EnvChange) -> EnvChange:
+    if reason := _why_rejected(change):
+        raise ConfigError(reason)
+    return EnvChange.from_json(change.to_json())
+
+
+def _why_rejected(change: EnvChange) -> str | None:
+    """Return why the name of a method or attribute is not allowed, or None."""
     name = change.name
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
         kind_of_name = "method" if change.kind == "call" else "attribute"
-        raise ConfigError(
+        return (
             f"{shown(name)} is not a valid {kind_of_name} name here: give an identifier without a "
-            "leading "
-            "underscore"
+            "leading underscore"
         )
     if name in _RESERVED:
-        raise ConfigError(f"{change.text} is not allowed: only headrace calls {name}")
-    return EnvChange.from_json(change.to_json())
+        return f"{change.text} is not allowed: only headrace calls {name}"
+    return None
 
 
 def apply(envs: VectorEnv, change: EnvChange, name: str) -> None:

@@ -15,7 +15,7 @@ from headrace.errors import CheckpointError, HeadraceError, on_one_line, resume_
 from headrace.evaluating.evaluator import Evaluator, PlayedEvaluation
 from headrace.nn.multi_policy import AnyPolicy
 from headrace.processes import return_freed_memory, signals_held, stop_signals
-from headrace.rundir import checkpoint, checkpoint_writer
+from headrace.rundir import checkpoint, checkpoint_writer, import_allowlist
 from headrace.rundir.atomic_files import ForeignValues, checkpoint_errors, write_json
 from headrace.rundir.health import conclude
 from headrace.rundir.plot import plot
@@ -187,7 +187,7 @@ def keep_best(run_dir: Path, played: PlayedEvaluation, notify: Callable[[str], N
     if mean is None or played.evaluation.mean > mean or (balanced and _is_balanced(before)):
         try:
             described = checkpoint.read_config(run_dir) | {"evaluation": now}
-            described["env_changes"] = list(played.env_changes)
+            described = import_allowlist.with_changes(described, played.env_changes)
             checkpoint_writer.save_policy(run_dir, described, played.policy, played.env_steps)
         except HeadraceError as error:
             notify(f"could not save the best policy: {error}")

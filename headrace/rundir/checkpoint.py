@@ -252,17 +252,18 @@ def load_weights(folder: Path, policy: AnyPolicy) -> None:
     policy.load_state_dict(weights)
 
 
-def eval_env_changes(folder: Path) -> list[EnvChange]:
+def eval_env_changes(folder: Path, trusted: bool = False) -> list[EnvChange]:
     """Return changes that callbacks made to evaluation environments before the checkpoint.
 
-    A policy alone has those of its evaluation during training, if there was one.
+    Args:
+        trusted: allow calls of a package's environment, regardless of the author.
 
     Raises:
-        CheckpointError: the training state is missing or corrupt.
+        CheckpointError: the folder is corrupt, or names such calls and is not trusted.
     """
-    is_run = os.path.lexists(folder / "trainer.pt")
-    saved = load_trainer(folder) if is_run else read_config(folder)
-    changes = map(EnvChange.from_json, saved.get("env_changes", []))
+    values = read_config(folder)
+    import_allowlist.check_changes(folder, values, trusted)
+    changes = map(EnvChange.from_json, values.get("env_changes", []))
     return [change for change in changes if change.evaluation]
 
 

@@ -18,6 +18,7 @@ import os
 import secrets
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,33 @@ CODE = (
 )  # settings that may name code, or another folder that the run writes to
 _KEY_BYTES = 32
 _IMPORT = "import and run the code it names"
+_VERBS = {
+    "league": "write to the folder it names",
+    "env_changes": "make the calls it lists to the environment",
+}
 _LENIENT = ("GymV21Environment", "GymV26Environment", "Record")  # import or write named files
 
 
-def sign(config: dict[str, Any]) -> str | None:
+def sign(config: dict[str, Any], env_changes: Sequence[str] = ()) -> str | None:
     """Sign the code that a config names; None if this user's key can't be stored.
 
     Args:
         config: result of ``Config.to_json``.
+        env_changes: changes to environments, as JSON.
     """
     try:
         key = _key(create=True)
     except (OSError, RuntimeError):  # the home directory is missing or not writable
         return None
-    return _signature(config, key)
+    return _signature(config, key, env_changes)
+
+
+def with_changes(described: dict[str, Any], env_changes: Sequence[str]) -> dict[str, Any]:
+    """Add changes to environments to the contents of a ``config.json``, and sign it again."""
+    if not env_changes:
+        return described
+    signature = sign(described["config"], env_changes)
+    return described | {"env_changes": list(env_changes), "signature": signature}
 
 
 def check(folder: Path, values: dict[str, Any], trust: bool, settings: tuple[str, ...]) -> None:
@@ -66,19 +80,31 @@ def check(folder: Path, values: dict[str, Any], trust: bool, settings: tuple[str
         trust: the user trusts it explicitly.
         settings: the members of ``CODE`` that will be used.
     """
-    config = values["config"]
-    named = code_in(config, settings)
+    _check_named(folder, values, trust, code_in(values["config"], settings))
+
+
+def check_changes(folder: Path, values: dict[str, Any], trust: bool) -> None:
+    """Raise CheckpointError if ``values`` make calls to a package's environments, as :func:`check`.
+
+    Calls to environments of Gymnasium and headrace are harmless.
+    """
+    config, changes = values["config"], values.get("env_changes")
+    ours = all(map(_is_ours, map(str, config.get("tasks") or [config["env"]])))
+    _check_named(folder, values, trust, {} if ours or not changes else {"env_changes": changes})
+
+
+def _check_named(folder: Path, values: dict[str, Any], trust: bool, named: dict[str, Any]) -> None:
     if trust or not named:
         return
-    signature = values.get("signature")
+    config, signature = values["config"], values.get("signature")
     why = "has no signature"
     if isinstance(signature, str):
         with contextlib.suppress(OSError, RuntimeError):
-            own = _signature(config, _key(create=False))
+            own = _signature(config, _key(create=False), values.get("env_changes", ()))
             if hmac.compare_digest(signature.encode(errors="replace"), own.encode()):
                 return
         why = "is not signed by you on this machine"
-    verb = "write to the folder it names" if [*named] == ["league"] else _IMPORT
+    verb = _VERBS.get(next(iter(named)), _IMPORT) if len(named) == 1 else _IMPORT
     listed = ", ".join(f"{name}={value!r}" for name, value in named.items())
     raise CheckpointError(
         f"{folder}/config.json {why}, and using it would {verb}: "
@@ -157,13 +183,13 @@ def _is_own(wrapper: str) -> bool:
     return ":" in name or name.startswith(_LENIENT)
 
 
-def _signature(config: dict[str, Any], key: bytes) -> str:
+def _signature(config: dict[str, Any], key: bytes, env_changes: Sequence[str]) -> str:
     names = (
         *("env", "env_file", "env_kwargs", "wrappers"),
         *("eval_env_kwargs", "tasks", "eval_envs", "league"),
     )
     own = config["network"].get("torso"), _custom(config)
-    signed = [*(config.get(name) for name in names), *own]
+    signed = [*(config.get(name) for name in names), *own, *env_changes]
     read = json.loads(json.dumps(plain(signed)))  # as it will be read: keys become text
     return hmac.new(key, json.dumps(read, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 

@@ -203,9 +203,8 @@ class Checkpointer:
             progress.best_return = mean  # only rank 0 needs it
         try:
             state = progress.state_dict() | more
-            path = checkpoint_writer.save(
-                self._run_dir, self.description, self._saved.policy, state
-            )
+            described = import_allowlist.with_changes(self.description, progress.env_changes)
+            path = checkpoint_writer.save(self._run_dir, described, self._saved.policy, state)
             if improved and not self._config.evaluates_while_training:
                 checkpoint_writer.point("best", path)
         except CheckpointError:

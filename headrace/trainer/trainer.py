@@ -23,7 +23,7 @@ from headrace.processes import (
     torch_threads,
 )
 from headrace.processes.output import output_best_effort, print_line
-from headrace.rundir import checkpoint_writer
+from headrace.rundir import checkpoint_writer, import_allowlist
 from headrace.rundir.result import Result
 from headrace.trainer.checkpointing import saves_together
 from headrace.trainer.training_loop import TrainingLoop
@@ -271,7 +271,9 @@ class Trainer:
         saved = self._loop.archive.save(final=True)
         if path is None:
             return saved
-        return checkpoint_writer.export(self._loop.archive.description, self.policy, Path(path))
+        described = self._loop.archive.description
+        described = import_allowlist.with_changes(described, self.progress.env_changes)
+        return checkpoint_writer.export(described, self.policy, Path(path))
 
     def finish(self, draw: bool = True) -> dict[str, Any]:
         """Evaluate, write ``summary.json`` and, to draw, ``curve.png`` and ``report.html``, once.

@@ -95,7 +95,7 @@ class Player:
     @functools.cached_property
     def env_changes(self) -> list[EnvChange]:
         """Changes that the run made to evaluation environments."""
-        return checkpoint.eval_env_changes(self.folder)
+        return checkpoint.eval_env_changes(self.folder, self.trust)
 
     @property
     def limits(self) -> Limits:

@@ -19,9 +19,10 @@ from worlds.levels import Levels, LevelsGame, LevelsVector
 import headrace as hr
 from headrace.actors.rollout_source import RolloutSource
 from headrace.cli import main
-from headrace.envs.changes import apply, assign, call
+from headrace.envs.changes import EnvChange, apply, assign, call
 from headrace.envs.names import resolve
-from headrace.rundir import checkpoint
+from headrace.errors import CheckpointError
+from headrace.rundir import checkpoint, import_allowlist
 from headrace.zoo.play import Player
 
 SIZES = {"num_actors": 2, "envs_per_actor": 2, "fragment_length": 10, "log_interval_s": 1e-6}
@@ -150,6 +151,24 @@ def test_the_best_policy_is_evaluated_with_the_changes_before_it(tmp_path, capsy
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "run"), "--which", "best", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mean"] == played > 0
+    values = checkpoint.read_config(best)
+    import_allowlist.check_changes(best, values, trust=False)  # this user's own
+    values["env_changes"] = [call("set_task", (3,), {}).to_json()]
+    with pytest.raises(CheckpointError, match="make the calls it lists to the environment: env_ch"):
+        import_allowlist.check_changes(best, values, trust=False)
+    import_allowlist.check_changes(best, values, trust=True)
+    values["config"]["env"] = "CartPole-v1"  # whose methods are harmless
+    import_allowlist.check_changes(best, values, trust=False)
+
+
+@pytest.mark.parametrize("altered", [
+    {"name": "_private"}, {"name": "reset"}, {"name": 3}, {"kind": "run"}, {"args": {}},
+    {"kwargs": []}, {"kind": "set", "args": []}, {"more": 1},
+])  # fmt: skip
+def test_a_change_of_a_file_is_checked(altered):
+    change = json.loads(call("set_task", (3,), {}).to_json()) | altered
+    with pytest.raises((TypeError, ValueError)):
+        EnvChange.from_json(json.dumps(change))
 
 
 @pytest.mark.parametrize("transport", ["shm", "serial"])

@@ -81,6 +81,8 @@ class LearnerGroup:
         config, probe, self.run_dir = begin(config, True, SingleLearner(), print_once)
         probe.check_step()
         self.env = probe.env
+        if config.run_dir is None:
+            self.run_dir = directories.reserve(self.run_dir)
         self._lock = directories.prepare(self.run_dir, config.resume, config.overwrite)
         overrides: dict[str, Any] = {"run_dir": str(self.run_dir), "overwrite": False}
         overrides["stacked_frames"] = stacked_frames

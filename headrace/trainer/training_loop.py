@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from headrace.actors.rollout_source import RolloutSource, RunStopped
@@ -83,8 +84,9 @@ class TrainingLoop:
         check_processes(config)
         check_room(config, self.policy, probe.env)
         check_shared_room(config, self.policy, probe.env)
-        if config.run_dir is None and group.rank == 0:
-            self.run_dir = reserve(self.run_dir)
+        if config.run_dir is None:
+            reserved = str(reserve(self.run_dir)) if group.rank == 0 else None
+            self.run_dir = Path(str(group.broadcast(reserved)))
         self.config, self.env = config, probe.env
         self.current = CurrentHyperparameters(config.algo)
         self.changes = HyperparameterChanges(self.current, group, self._changed)

@@ -46,7 +46,8 @@ class PPO(common.Hyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_kl_limit(self.kl_limit, self.epochs * self.minibatches)
+        if type(self).batches is PPO.batches:
+            check_kl_limit(self.kl_limit, self.epochs * self.minibatches)
         check_penalty(self.kl_coef, self.kl_target, self.epochs * self.minibatches)
 
     def init(self, policy: ActorCritic) -> State:

@@ -13,8 +13,8 @@ from headrace.errors import ConfigError
 def check_state(state: dict[str, Any], algorithm: Any) -> None:
     """Raise ConfigError if a checkpoint of an algorithm's initial state couldn't be read again."""
     for name, value in state.items():
-        if isinstance(value, torch.Tensor | torch.nn.Module) or hasattr(value, "reshard"):
-            continue
+        if isinstance(value, torch.Tensor | torch.Generator) or hasattr(value, "state_dict"):
+            continue  # buffers may be large
         try:
             torch.save(_saved(value), file := io.BytesIO())
             file.seek(0)
@@ -62,13 +62,16 @@ def load_state(learner: Any, saved: dict[str, Any]) -> None:
         if name not in learner.state:  # unused with these settings: moments with minibatches
             continue
         ours = learner.state[name]
+        if ours is None and isinstance(value, dict):  # perhaps of an object, made during training
+            continue
         if isinstance(ours, torch.Generator):
             ours.set_state(value)
         elif hasattr(ours, "load_state_dict"):
             ours.load_state_dict(value)
         else:
-            tensors = isinstance(ours, torch.Tensor) and isinstance(value, torch.Tensor)
-            learner.state[name] = value.to(ours.device) if tensors else value
+            device = ours.device if isinstance(ours, torch.Tensor) else learner.device
+            is_tensor = isinstance(value, torch.Tensor)
+            learner.state[name] = value.to(device) if is_tensor else value
     if learner.returns is not None:
         learner.returns.load_state_dict(saved["returns"])
     learner.targets.load_state_dict(saved["targets"])

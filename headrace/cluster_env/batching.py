@@ -76,7 +76,7 @@ def padding(
         last: their latest observations, ``[B, ...]``.
         action: zeros, ``[B, ...]``.
         core: initial recurrent states, ``[B, ...]``.
-        extras: a step of another worker's or an earlier rollout's, ``[B, ...]``; replaced by zeros.
+        extras: those of one step of another worker or rollout, ``[B, ...]``; replaced by zeros.
     """
     shape = (num_steps, len(env_id))
 

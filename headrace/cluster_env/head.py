@@ -44,7 +44,7 @@ class ClusterHead:
         self._divergence = np.zeros(self.num_workers)  # each worker's latest running mean
         self._diverges = np.zeros(self.num_workers, bool)  # whether it is known
         self._discarded = np.zeros(self.num_workers, int)  # steps run ahead and discarded
-        self._extras: dict[str, Any] = {}  # a step of the latest rollout's, ``[B, ...]``
+        self._extras: dict[str, Any] = {}  # of one step of the latest rollout, ``[B, ...]``
         self._sync = AgentSync(self.num_workers, settings.rule)
         self.pool = WorkerPool(config, setups)
         try:

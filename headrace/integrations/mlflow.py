@@ -95,7 +95,7 @@ def _impatient() -> Iterator[None]:
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace characters in names that MLflow refuses, and with them all values of a call.
+    """Replace characters that MLflow refuses in names; it would reject all values of a call.
 
     Environments choose some names: of numbers in infos, and of keys in their arguments.
     """

@@ -60,7 +60,7 @@ class TextEncoder(nn.Module):
         """Raise IndexError if a token is outside the vocabulary."""
         if not tokens.numel():
             return
-        low, high = map(int, tokens.long().aminmax())  # which unsigned numbers lack
+        low, high = map(int, tokens.long().aminmax())  # unsigned tensors have no aminmax
         if low < 0 or high >= self.vocabulary:
             raise IndexError(
                 f"token {low if low < 0 else high} is outside the vocabulary of "

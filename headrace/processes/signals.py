@@ -43,7 +43,7 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
                 of_command.run_stopped = True
             for block in reversed(_blocks()):
                 block.stop()
-            stop_once()  # while this block ends, it is no longer in _blocks()
+            stop_once()  # _blocks() no longer lists a block that is ending
         elif number == signal.SIGTERM:
             return
         elif before[number] in (signal.SIG_DFL, signal.SIG_IGN):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.reporting.facts import environment_of, summary_of
-from headrace.rundir.curves import Interval, RunCurves, in_script
+from headrace.reporting.facts import environment_of
+from headrace.rundir.curves import Interval, RunCurves, in_script, summary_of
 
 _TRAINED = "charts/episodic_return"
 _SHARE = 0.9  # of the way from the first return to the best one, for the time to a return

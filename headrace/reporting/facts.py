@@ -13,11 +13,10 @@ from urllib.parse import quote
 from headrace.actors.sizes import AUTO, SIZES
 from headrace.config import Config
 from headrace.doctor.doctor import no_findings
-from headrace.errors import CheckpointError
 from headrace.nn.network import SYMBOLS
 from headrace.processes import safe_files
 from headrace.rundir.config_file import flat_settings
-from headrace.rundir.curves import RunCurves, in_script
+from headrace.rundir.curves import RunCurves, in_script, read_object, summary_of
 from headrace.rundir.health import findings
 
 VIDEO_BYTES = 700_000  # total size of embedded videos; others are linked
@@ -32,12 +31,6 @@ class Video(NamedTuple):
     name: str
     source: str
     inside: bool
-
-
-def summary_of(run: RunCurves) -> dict[str, Any]:
-    """Read ``summary.json``; empty during a run, after it was killed, or resumed since."""
-    summary, steps = _json(run.path / "summary.json"), run.results[-1].get("env_steps")
-    return summary if summary.get("env_steps", steps) == steps else {}
 
 
 def about(run: RunCurves) -> dict[str, Any]:
@@ -161,7 +154,7 @@ def machines(runs: Sequence[RunCurves]) -> list[tuple[str, list[str]]]:
     """Return rows of a name and a value per run: spaces, hardware, versions."""
     columns = []
     for run in runs:
-        machine_info = _json(run.path / "machine.json")
+        machine_info = read_object(run.path / "machine.json")
         spaces = {n: _space(run.described.get(n)) for n in ("observation_space", "action_space")}
         named = {n.replace("_", " "): text for n, text in spaces.items() if text}
         columns.append(
@@ -226,18 +219,3 @@ def _relative(path: Path, folder: Path) -> str:
     import os
 
     return quote(Path(os.path.relpath(path, folder)).as_posix())
-
-
-def _json(file: Path) -> dict[str, Any]:
-    """Read a JSON file; empty if it is missing or incomplete.
-
-    Raises:
-        CheckpointError: it is a link, a pipe or too large.
-    """
-    try:
-        values = safe_files.read_json(file)
-    except (FileNotFoundError, ValueError):
-        return {}
-    except OSError as error:
-        raise CheckpointError(f"{file} can't be read: {error.strerror}") from error
-    return values if isinstance(values, dict) else {}

@@ -269,3 +269,28 @@ def on_grid(full: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"curves that start at {low} and end at {high} have no common x")
     x = np.linspace(low, high, GRID_POINTS)
     return x, np.stack([np.interp(x, *curve) for curve in full])
+
+
+def summary_of(run: RunCurves) -> dict[str, Any]:
+    """Read ``summary.json``; empty during a run, after it was killed, or resumed since.
+
+    Raises:
+        CheckpointError: as :func:`read_object`.
+    """
+    summary, steps = read_object(run.path / "summary.json"), run.results[-1].get("env_steps")
+    return summary if summary.get("env_steps", steps) == steps else {}
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Read an object from a JSON file; empty if it is missing or incomplete.
+
+    Raises:
+        CheckpointError: it is a link, a pipe or too large.
+    """
+    try:
+        values = safe_files.read_json(file)
+    except (FileNotFoundError, ValueError):
+        return {}
+    except OSError as error:
+        raise CheckpointError(f"{file} can't be read: {error.strerror}") from error
+    return values if isinstance(values, dict) else {}

@@ -16,10 +16,9 @@ from headrace.config import Config
 from headrace.doctor.doctor import Doctor, Finding, examine, triggered
 from headrace.errors import CheckpointError, on_one_line
 from headrace.nn.multi_policy import AnyPolicy
-from headrace.processes import safe_files
 from headrace.rundir.atomic_files import foreign_values
 from headrace.rundir.config_file import flat_settings
-from headrace.rundir.curves import RunCurves, read_run
+from headrace.rundir.curves import RunCurves, read_run, summary_of
 from headrace.rundir.files import append_jsonl, read_jsonl
 from headrace.spaces import walk
 from headrace.spaces.images import image_shape, is_image
@@ -83,9 +82,8 @@ def examined_settings(run: RunCurves) -> dict[str, Any]:
     settings = with_episode_limit(run.settings)
     if space := run.described.get("observation_space"):
         settings["images"] = small_images(settings, space_from_json(space))
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        summary = safe_files.read_json(run.path / "summary.json")
-        if summary.get("env_steps") == run.results[-1].get("env_steps"):  # not resumed since
+    with contextlib.suppress(CheckpointError):
+        if summary := summary_of(run):
             settings["evaluation"] = summary.get("evaluation")
     return settings
 

@@ -168,6 +168,9 @@ def test_a_resumed_custom_algorithm_has_its_state_on_its_device():
     resumed.load_state_dict(saved.state_dict())
     assert resumed.state["latest"] == 0.25
     assert resumed.state["scale"].device.type == "meta"
+    saved.state["latest"], resumed.state["latest"] = torch.nn.Linear(1, 1), None
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.state["latest"] is None  # a dict in place of the object would be wrong
 
 
 def test_what_a_custom_loss_reports_is_in_results_and_files(tmp_path):

@@ -62,6 +62,26 @@ class Unsaved(LossOnly):
         return {"fine": {"a": [1, 2.0]}, "mine": values[self.kind]}
 
 
+class Buffer:
+    """Counts the times that it is saved."""
+
+    saved = 0
+
+    def state_dict(self):
+        self.saved += 1
+        return {}
+
+
+@dataclass(frozen=True)
+class Buffering(LossOnly):
+    def init(self, policy):
+        return {"buffer": Buffer()}
+
+
+def test_large_objects_are_not_saved_at_the_start():
+    assert Learner(make_policy(), Buffering()).state["buffer"].saved == 0
+
+
 @pytest.mark.parametrize("kind", ["number", "array", "function"])
 def test_a_state_that_could_not_be_resumed_is_an_error_at_the_start(kind):
     with pytest.raises(hr.ConfigError, match=r"Unsaved\.init returns 'mine', a .* can't save"):

@@ -276,6 +276,18 @@ def test_an_error_in_one_learner_ends_all_at_once_with_its_traceback(
     assert leftovers() == set()
 
 
+def test_groups_that_begin_in_the_same_second_have_different_directories(
+    tiny, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("headrace.trainer.start.default_run_dir", lambda *_: tmp_path / "a")
+    monkeypatch.setattr("headrace.trainer.start.check", lambda *_: None)  # neither exists yet
+    config = dataclasses.replace(tiny(num_learners=2, num_actors=2), run_dir=None)
+    groups = [hr.LearnerGroup(config, notify=lambda line: None) for _ in range(2)]
+    for group in groups:
+        group.close()
+    assert [group.run_dir for group in groups] == [tmp_path / "a", tmp_path / "a-2"]
+
+
 def test_a_learner_whose_environment_hangs_is_named_at_the_timeout(tiny, watch, nobody):
     kwargs = {"rank": 1, "mode": "hang"}
     config = tiny(env=BreaksInOneLearner, env_kwargs=kwargs, transport="serial", num_learners=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 
 import pytest
 
@@ -56,6 +57,18 @@ def test_updates_over_the_limit_halve_the_rate_and_a_resumed_run_keeps_it(tmp_pa
 def test_a_limit_that_no_step_could_exceed_is_refused(make):
     with pytest.raises(hr.ConfigError, match=r"kl_limit=0.05 must be None where each update is"):
         make(kl_limit=0.05)
+
+
+@dataclass(frozen=True)
+class SeveralBatches(hr.PPO):
+    """May take several steps on a batch, whatever ``epochs`` says."""
+
+    def batches(self, policy, fresh, state, group):
+        return [fresh()]
+
+
+def test_subclasses_with_batches_of_their_own_may_limit_the_kl():
+    assert SeveralBatches(epochs=1, minibatches=1, kl_limit=0.05).kl_limit == 0.05
 
 
 @pytest.mark.parametrize("algo", [hr.PPO(**PLAIN), hr.APPO(**PLAIN, kl_limit=None)])
